@@ -1,0 +1,1 @@
+"""The reference EAGLE-3 draft model in JAX."""

@@ -1,0 +1,118 @@
+"""Arrays that travel together: NamedTuples, passed in and handed out, never mutated.
+
+Letters: B batch, T query columns, S context length, J branch slots, N query heads, K kv heads,
+G = N/K, H head dim, D draft width, Dt target width, A aux states, F ffn, V target vocab,
+W draft vocab, L target layers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int
+
+
+class KV(NamedTuple):
+    """Keys (rotated) and values of one layer: context `[B,K,S,H]`, branch `[B,K,T,J,H]`.
+
+    Heads stand before slots, so that the products of attention need no transposed copy.
+    """
+
+    keys: Float[Array, "B K *slots H"]
+    values: Float[Array, "B K *slots H"]
+
+
+class Memory(NamedTuple):
+    """What one layer remembers: context keys (step 0) and branch keys (each column's own steps)."""
+
+    context: KV
+    branch: KV | None = None
+
+
+class View(NamedTuple):
+    """Where new keys go and which keys a query column sees.
+
+    Attributes:
+        context_mask: `[B,T,S]`, true where column t sees context key s.
+        start: `[B]`, the context slot of each row's first new key; `None` when the new keys are
+            the whole context.
+        slot: the branch slot that the new keys fill; `None` when they extend the context.
+    """
+
+    context_mask: Bool[Array, "B T S"]
+    start: Int[Array, " B"] | None = None
+    slot: Int[Array, ""] | None = None
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines of RoPE angles, magnitude included; R is half the rotated dimensions."""
+
+    cos: Float[Array, "B T R"]
+    sin: Float[Array, "B T R"]
+
+
+class DraftStep(NamedTuple):
+    """One draft step over T columns.
+
+    Attributes:
+        state: `[B,T,D]`, what the next step is fed (normed if `norm_output`).
+        head_input: `[B,T,D]`, what the head reads.
+        memory: one `Memory` per draft layer.
+    """
+
+    state: Float[Array, "B T D"]
+    head_input: Float[Array, "B T D"]
+    memory: tuple[Memory, ...]
+
+
+class TargetOutput(NamedTuple):
+    """A target's forward pass.
+
+    Attributes:
+        states: `[B,T,A,Dt]`, the residual stream at the boundaries that were asked for.
+        pre_norm: `[B,T,Dt]`, boundary L: the last state before the final norm.
+        post_norm: `[B,T,Dt]`, the last state after it, which the head reads.
+        memory: one `Memory` per layer.
+    """
+
+    states: Float[Array, "B T A Dt"]
+    pre_norm: Float[Array, "B T Dt"]
+    post_norm: Float[Array, "B T Dt"]
+    memory: tuple[Memory, ...]
+
+
+class Document(NamedTuple):
+    """One text with the target's states, as a shard stores them: NumPy arrays on the host.
+
+    Attributes:
+        ids: `[T]` int32, the text.
+        answer: `[T]` bool, true on the answer's tokens (the loss mask).
+        states: `[T,A+1,Dt]`, the stored states in their stored order.
+        embeddings: `[T,D]`, boundary 0 (the embedding of each token), or `None`.
+    """
+
+    ids: np.ndarray
+    answer: np.ndarray
+    states: np.ndarray
+    embeddings: np.ndarray | None
+
+
+class Features(NamedTuple):
+    """Documents as a draft reads them, padded on the right to one length.
+
+    Attributes:
+        ids: `[B,T]`, the text; column t holds token x[t].
+        aux: `[B,T,A*Dt]`, the target's states at x[t], ascending boundaries.
+        embeddings: `[B,T,D]`, the embedding of x[t].
+        answer: `[B,T]`, true where x[t] is a token of the answer; false on padding.
+        valid: `[B,T]`, false on padding.
+    """
+
+    ids: Int[Array, "B T"]
+    aux: Float[Array, "B T AD"]
+    embeddings: Float[Array, "B T D"]
+    answer: Bool[Array, "B T"]
+    valid: Bool[Array, "B T"]

@@ -1,0 +1,55 @@
+"""Shared by all tests: tolerances, exact matrix products, and random tiny drafts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle3_jax.config import AttentionConfig, DraftConfig
+from eagle3_jax.model import Drafter
+
+# Largest difference allowed between two computations whose values are of order 1.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
+
+
+@pytest.fixture(autouse=True)
+def _exact_products() -> Iterator[None]:
+    """Full float32 products also on devices that would round their inputs."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
+def tiny_config(**changes: Any) -> DraftConfig:
+    """A draft small enough to compile fast, with grouped heads and a head_dim of its own."""
+    settings: dict[str, Any] = {
+        "hidden_size": 8,
+        "target_hidden_size": 8,
+        "intermediate_size": 16,
+        "vocab_size": 32,
+        "draft_vocab_size": 12,
+        "attention": AttentionConfig(num_heads=4, num_kv_heads=2, head_dim=4),
+    }
+    return DraftConfig(**(settings | changes))
+
+
+def random_params(config: DraftConfig, seed: int = 0) -> dict[str, Any]:
+    """Parameters with every norm weight and bias random: ones and zeros would hide faults."""
+    aux = jnp.zeros((1, 2, config.aux_width))
+    embeddings = jnp.zeros((1, 2, config.hidden_size))
+    shapes = jax.eval_shape(
+        Drafter(config).init, jax.random.key(0), embeddings, aux, jnp.zeros((1, 2), jnp.int32)
+    )["params"]
+    rng = np.random.default_rng(seed)
+
+    def fill(path: Any, leaf: Any) -> jax.Array:
+        noise = rng.normal(size=leaf.shape)
+        if path[-1].key == "scale":
+            return jnp.asarray(1.0 + 0.3 * noise, jnp.float32)
+        if path[-1].key == "bias":
+            return jnp.asarray(0.3 * noise, jnp.float32)
+        return jnp.asarray(1.5 * noise / np.sqrt(leaf.shape[0]), jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(fill, shapes)
