@@ -1,5 +1,6 @@
 """How often a draft is right on stored target states: jitted counts over batches."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -42,11 +43,10 @@ def evaluate(
     Raises:
         ValueError: when there is no batch, or its states do not fit the draft.
     """
-    counted = _counter(config, steps)
     target_ids, in_draft = jnp.asarray(vocab.target_ids), jnp.asarray(vocab.in_draft)
     total: Counts | None = None
     for features in batches:
-        found = counted(params, kernel, target_ids, in_draft, features)
+        found = _counted(config, steps, params, kernel, target_ids, in_draft, features)
         # Summed on the host in 64 bits: counts of a large shard outgrow int32.
         exact = Counts(*(np.asarray(part, np.int64) for part in found))
         total = exact if total is None else total + exact
@@ -57,28 +57,26 @@ def evaluate(
     return total
 
 
-def _counter(config: DraftConfig, steps: int) -> Callable[..., Counts]:
-    @jax.jit
-    def counted(
-        params: dict[str, Any],
-        kernel: Float[Array, "D W"],
-        target_ids: Int[Array, " W"],
-        in_draft: Bool[Array, " V"],
-        features: Features,
-    ) -> Counts:
-        def predict(_: Int[Array, ""] | int, step: DraftStep) -> Int[Array, "B T"]:
-            return greedy_ids(step.head_input, kernel, target_ids)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _counted(
+    config: DraftConfig,
+    steps: int,
+    params: dict[str, Any],
+    kernel: Float[Array, "D W"],
+    target_ids: Int[Array, " W"],
+    in_draft: Bool[Array, " V"],
+    features: Features,
+) -> Counts:
+    def predict(_: Int[Array, ""] | int, step: DraftStep) -> Int[Array, "B T"]:
+        return greedy_ids(step.head_input, kernel, target_ids)
 
-        dtype = kernel.dtype
-        predicted = unroll(
-            config,
-            params,
-            features.aux.astype(dtype),
-            features.embeddings.astype(dtype),
-            steps=steps,
-            read=predict,
-            valid=features.valid,
-        )
-        return count(predicted, features.ids, features.answer, in_draft)
-
-    return counted
+    predicted = unroll(
+        config,
+        params,
+        features.aux.astype(kernel.dtype),
+        features.embeddings.astype(kernel.dtype),
+        steps=steps,
+        read=predict,
+        valid=features.valid,
+    )
+    return count(predicted, features.ids, features.answer, in_draft)

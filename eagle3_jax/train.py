@@ -6,47 +6,27 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.losses import masked_sum, soft_target_cross_entropy, step_weights
 from eagle3_jax.ops import due_at, project, read_at, rms_norm
 from eagle3_jax.rollout import unroll
-from eagle3_jax.structs import DraftStep
+from eagle3_jax.structs import DraftStep, Features
 
 
 class Teacher(NamedTuple):
     """What of the target makes the soft targets; frozen.
 
     Attributes:
-        table: `[V,D]`, token embeddings, which the draft reads too.
         norm: `[Dt]`, weight of the final norm.
         kernel: `[Dt,W]`, the head's rows of the draft vocabulary.
         eps: epsilon of the final norm.
     """
 
-    table: Float[Array, "V D"]
     norm: Float[Array, " Dt"]
     kernel: Float[Array, "Dt W"]
     eps: float
-
-
-class Batch(NamedTuple):
-    """Texts to train on, padded on the right.
-
-    Attributes:
-        ids: `[B,T]`.
-        aux: `[B,T,A*Dt]`.
-        pre_norm: `[B,T,Dt]`, the target's last state before its final norm.
-        answer: `[B,T]`, true on answer tokens.
-        valid: `[B,T]`, false on padding.
-    """
-
-    ids: Int[Array, "B T"]
-    aux: Float[Array, "B T AD"]
-    pre_norm: Float[Array, "B T Dt"]
-    answer: Bool[Array, "B T"]
-    valid: Bool[Array, "B T"]
 
 
 class Progress(NamedTuple):
@@ -65,7 +45,8 @@ def ttt_loss(
     config: DraftConfig,
     params: dict[str, Any],
     teacher: Teacher,
-    batch: Batch,
+    features: Features,
+    pre_norm: Float[Array, "B T Dt"],
     *,
     steps: int,
     decay: float,
@@ -79,17 +60,18 @@ def ttt_loss(
         config: the draft's, with its own head.
         params: its parameters.
         teacher: the frozen parts of the target.
-        batch: the texts.
+        features: the texts.
+        pre_norm: the target's last state at each token, before its final norm.
         steps: K.
         decay: weight of a step relative to the one before.
     """
     dtype = params["lm_head"]["kernel"].dtype
-    normed = rms_norm(batch.pre_norm.astype(jnp.float32), teacher.norm, teacher.eps)
+    normed = rms_norm(pre_norm.astype(jnp.float32), teacher.norm, teacher.eps)
 
     def read(step: Int[Array, ""] | int, after: DraftStep) -> tuple[Array, Array, Array]:
         logits = project(after.head_input, params["lm_head"]["kernel"])
         wanted = project(read_at(normed, step), teacher.kernel)
-        mask = due_at(batch.answer, step)
+        mask = due_at(features.answer, step)
         total, count = masked_sum(soft_target_cross_entropy(logits, wanted), mask)
         agrees = jnp.argmax(logits, axis=-1) == jnp.argmax(wanted, axis=-1)
         return total, count, jnp.sum(agrees & mask, dtype=jnp.float32)
@@ -97,11 +79,11 @@ def ttt_loss(
     totals, counts, agreed = unroll(
         config,
         params,
-        batch.aux.astype(dtype),
-        teacher.table[batch.ids].astype(dtype),
+        features.aux.astype(dtype),
+        features.embeddings.astype(dtype),
         steps=steps,
         read=read,
-        valid=batch.valid,
+        valid=features.valid,
     )
     seen = jnp.maximum(counts, 1.0)
     weights = step_weights(steps, decay)
@@ -111,17 +93,20 @@ def ttt_loss(
 
 def train_step(
     config: DraftConfig, optimizer: optax.GradientTransformation, *, steps: int, decay: float
-) -> Callable[[Any, Any, Teacher, Batch], tuple[Any, Any, Progress]]:
-    """A jitted function (params, optimiser state, teacher, batch) -> the same, one step later.
+) -> Callable[..., tuple[Any, Any, Progress]]:
+    """One optimiser step, jitted.
 
-    Parameters and optimiser state are donated: the old ones may not be used again.
+    Returns:
+        A function of (params, optimiser state, teacher, features, pre_norm) that returns the
+        first two, a step on, and what it saw. Parameters and optimiser state are donated: the
+        old ones may not be used again.
     """
 
     def advance(
-        params: Any, state: Any, teacher: Teacher, batch: Batch
+        params: Any, state: Any, teacher: Teacher, features: Features, pre_norm: Array
     ) -> tuple[Any, Any, Progress]:
         def loss(p: Any) -> tuple[Float[Array, ""], Progress]:
-            return ttt_loss(config, p, teacher, batch, steps=steps, decay=decay)
+            return ttt_loss(config, p, teacher, features, pre_norm, steps=steps, decay=decay)
 
         gradients, progress = jax.grad(loss, has_aux=True)(params)
         updates, state = optimizer.update(gradients, state, params)

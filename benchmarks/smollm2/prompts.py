@@ -102,7 +102,7 @@ KINDS: tuple[Kind, ...] = (
             play checkers; play poker; shuffle cards; do a simple magic trick; train a puppy; groom
             a long-haired dog; clean a fish tank; type without looking; build a website; back up a
             computer; create a strong password; use a spreadsheet; make a slide presentation; record
-            a podcast; learn a new language; improve my handwriting; give a firm handshake; write a
+            a podcast; speak a new language; get neater handwriting; give a firm handshake; write a
             thank-you note; perform basic first aid; treat a small burn; remove a splinter; wrap a
             gift
         """),
@@ -124,10 +124,10 @@ KINDS: tuple[Kind, ...] = (
             Zanzibar; Dubai; Jerusalem; Mumbai; Delhi; Kathmandu; Bangkok; Singapore; Bali; Hanoi;
             Hong Kong; Shanghai; Beijing; Seoul; Tokyo; Kyoto; Sydney; Melbourne; Auckland; Hawaii;
             Alaska; Seattle; San Francisco; Los Angeles; Las Vegas; Chicago; New Orleans; Miami;
-            Boston; New York City; Washington, D.C.; Texas; Toronto; Montreal; Vancouver; Mexico
-            City; Cuba; Jamaica; Costa Rica; Colombia; Brazil; Argentina; Chile; Scotland; Wales;
-            Norway; Switzerland; Italy; Greece; Turkey; Morocco; Tanzania; South Africa; Madagascar;
-            India; Sri Lanka; Thailand; Vietnam; Japan; the Philippines; New Zealand
+            Boston; New York City; Philadelphia; Texas; Toronto; Montreal; Vancouver; Mexico City;
+            Cuba; Jamaica; Costa Rica; Colombia; Brazil; Argentina; Chile; Scotland; Wales; Norway;
+            Switzerland; Italy; Greece; Turkey; Morocco; Tanzania; South Africa; Madagascar; India;
+            Sri Lanka; Thailand; Vietnam; Japan; the Philippines; New Zealand
         """),
     ),
     Kind(
@@ -264,9 +264,9 @@ KINDS: tuple[Kind, ...] = (
             Doppler effect; the speed of light; refraction; a mirage; heat transfer; air pressure;
             buoyancy; surface tension; evaporation; condensation; the water cycle; the carbon cycle;
             the greenhouse effect; climate change; the ozone layer; acid rain; erosion; a volcano;
-            an earthquake; a tsunami; a hurricane; a tornado; lightning; the tides; an ocean
+            an earthquake; a tsunami; a hurricane; a tornado; lightning; high tide; an ocean
             current; plate tectonics; the rock cycle; a fossil; the Big Bang; a black hole; a
-            supernova; a comet; an asteroid; a galaxy; the solar system; the moon's phases; a solar
+            supernova; a comet; an asteroid; a galaxy; the solar system; the lunar cycle; a solar
             flare; relativity; quantum mechanics; an atom; an electron; a molecule; a chemical bond;
             the periodic table; oxidation; an acid; a catalyst; crystallization; osmosis; diffusion;
             photosynthesis; cellular respiration; a cell; DNA; a gene; a chromosome; a mutation;
@@ -384,7 +384,7 @@ KINDS: tuple[Kind, ...] = (
             "What is the difference between {}?",
             "Compare {} in a few sentences.",
             "Make a short list of similarities between {}.",
-            "Help me choose between {}.",
+            "How would you explain to a friend how {} differ?",
         ),
         _items("""
             butter and margarine; tea and juice; brown rice and white rice; a bagel and a croissant;
@@ -448,8 +448,8 @@ KINDS: tuple[Kind, ...] = (
             photographs; making short films; watching old movies; watching documentaries; writing
             poetry; writing short stories; journaling; blogging; solving puzzles; playing board
             games; playing video games; playing card games; baking; cooking for friends; visiting
-            museums; traveling by train; learning languages; volunteering; genealogy; astronomy;
-            beekeeping
+            museums; traveling by train; learning languages; volunteering; researching family
+            history; flying kites; beekeeping
         """),
     ),
     Kind(
@@ -457,7 +457,7 @@ KINDS: tuple[Kind, ...] = (
         (
             "What is {}?",
             "Show me step by step how to work out {}.",
-            "Make up a short word problem whose answer is {}.",
+            "Make up a short word problem that asks for {}.",
         ),
         _SUMS,
     ),
@@ -465,7 +465,7 @@ KINDS: tuple[Kind, ...] = (
         "tips",
         (
             "Give me five tips for {}.",
-            "What is the best way of {}?",
+            "What helps most with {}?",
             "Make a short checklist for {}.",
             "Give me one do and one don't for {}.",
         ),
@@ -545,7 +545,7 @@ HELD_OUT: tuple[str, ...] = (
     "Convert 72 inches to feet and then to centimeters.",
     "How many sides has an octagon got, and what's a shape with ten called?",
     "Any reason my knee cracks whenever I get up from the couch?",
-    "Invent a superhero whose only power is finding parking spots.",
+    "Invent a superhero whose only power is finding lost socks.",
     "What actually makes popcorn kernels pop?",
     "Sort these into living and not living: moss, granite, yeast, a campus statue, bamboo.",
     "I ate my roommate's leftover lasagna. Could you word an apology text from me?",

@@ -5,6 +5,7 @@ at step k. `unroll` is given the text itself and makes that shift: x[T] is missi
 columns, so the last k+1 columns of step k have run out of text and are not compared.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -30,12 +31,6 @@ TOLERANCE = 1e-5  # of numbers of order 1
 TOLERANCE_AFAR = 5e-3
 STEPS = 3
 OUTSIDE_THE_TREE = ("embed_tokens.weight", "d2t", "t2d")
-
-
-@pytest.fixture(autouse=True)
-def _exact_products():
-    with jax.default_matmul_precision("highest"):
-        yield
 
 
 def _config(case) -> DraftConfig:
@@ -100,13 +95,16 @@ def test_steps(draft_case):
     kernel = head_kernel(config, params)
     tokens = draft_case.inputs["tokens"]
     text = np.concatenate([np.zeros_like(tokens[:, :1]), tokens[:, :-1]], axis=1)  # x[0] is unread
-    states, logits = unroll(
+    run = partial(
+        unroll,
         config,
+        steps=STEPS,
+        read=lambda _, step: (step.state, project(step.head_input, kernel)),
+    )
+    states, logits = jax.jit(run)(
         params,
         jnp.asarray(draft_case.inputs["aux"]),
         jnp.asarray(draft_case.weights["embed_tokens.weight"])[text],
-        steps=STEPS,
-        read=lambda _, step: (step.state, project(step.head_input, kernel)),
         positions=jnp.asarray(draft_case.inputs["positions"]),
     )
     slack = TOLERANCE_AFAR if draft_case.knobs["first_position"] else TOLERANCE

@@ -22,12 +22,6 @@ pytestmark = pytest.mark.witness
 TOLERANCE = 1e-5  # of numbers of order 1
 
 
-@pytest.fixture(autouse=True)
-def _exact_products():
-    with jax.default_matmul_precision("highest"):
-        yield
-
-
 def _same(ours: Any, theirs: np.ndarray, name: str = "") -> None:
     assert np.shape(ours) == theirs.shape, name
     np.testing.assert_allclose(
