@@ -71,6 +71,9 @@ def unroll(
     batch, columns, _ = embeddings.shape
     if positions is None:
         positions = jnp.broadcast_to(jnp.arange(columns), (batch, columns))
+    if valid is not None:
+        # A scaling that depends on a row's length must not count its padding.
+        positions = jnp.where(valid, positions, 0)
     drafter = Drafter(config)
     variables = {"params": params}
 

@@ -10,9 +10,13 @@ import pytest
 
 from eagle3_jax.config import AttentionConfig, DraftConfig
 from eagle3_jax.model import Drafter
+from eagle3_jax.rollout import unroll
 
 # Largest difference allowed between two computations whose values are of order 1.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
+
+# Most tests unroll this much, so that they share what is compiled.
+COLUMNS, STEPS = 5, 4
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +57,43 @@ def random_params(config: DraftConfig, seed: int = 0) -> dict[str, Any]:
         return jnp.asarray(1.5 * noise / np.sqrt(leaf.shape[0]), jnp.float32)
 
     return jax.tree_util.tree_map_with_path(fill, shapes)
+
+
+def random_text(
+    config: DraftConfig, *, columns: int = COLUMNS, rows: int = 1, seed: int = 1
+) -> tuple[jax.Array, jax.Array]:
+    """Random aux states `[B,T,A*Dt]` and embeddings `[B,T,D]`."""
+    rng = np.random.default_rng(seed)
+    aux = rng.normal(size=(rows, columns, config.aux_width))
+    embeddings = rng.normal(size=(rows, columns, config.hidden_size))
+    return jnp.asarray(aux, jnp.float32), jnp.asarray(embeddings, jnp.float32)
+
+
+def close(found: Any, expected: Any, tolerance: float = TOLERANCE["float32"]) -> None:
+    """Equal to within a tolerance that is scaled by the largest magnitude expected, if above 1."""
+    expected = np.asarray(expected, np.float64)
+    largest = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+    np.testing.assert_allclose(
+        np.asarray(found, np.float64), expected, rtol=0, atol=tolerance * largest
+    )
+
+
+def unrolled(
+    config: DraftConfig,
+    params: Any,
+    aux: jax.Array,
+    embeddings: jax.Array,
+    *,
+    steps: int = STEPS,
+    **options: Any,
+) -> tuple[jax.Array, jax.Array]:
+    """States handed on and head inputs of every step and column, `[K,B,T,D]` each."""
+    return unroll(
+        config,
+        params,
+        aux,
+        embeddings,
+        steps=steps,
+        read=lambda _, step: (step.state, step.head_input),
+        **options,
+    )

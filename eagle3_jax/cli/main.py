@@ -1,0 +1,97 @@
+"""The `eagle3-jax` command: arguments in, exit code out.
+
+Only names and types are imported here; what computes is imported by the command that runs, so
+that `--help` answers at once.
+"""
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+import tyro
+
+from eagle3_jax.cli.demo import Demo
+from eagle3_jax.cli.eval import Eval
+from eagle3_jax.cli.manners import BAD_INPUT, FINE, GLOBAL_FLAGS, complain, obey
+
+_EXAMPLES = {"demo": Demo.example, "eval": Eval.example}
+_DESCRIPTION = "An exact, readable EAGLE-3 draft model in JAX: what a draft is worth, and why."
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: the arguments after the program's name; by default the process's own.
+
+    Returns:
+        0 fine, 1 the check itself says no, 2 bad input, 130 interrupted.
+    """
+    arguments = _flags_last(list(sys.argv[1:] if argv is None else argv))
+    refused = io.StringIO()
+    # tyro colours its help on every terminal; this switch is its own way to turn that off.
+    tyro._experimental_options["ansi_codes"] = not os.environ.get("NO_COLOR")
+    try:
+        with contextlib.redirect_stderr(refused):
+            command = tyro.cli(
+                Demo | Eval,
+                prog="eagle3-jax",
+                description=None if _named(arguments) else _DESCRIPTION,
+                args=arguments,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as leaving:
+        if leaving.code:
+            complain(one_line(refused.getvalue()))
+            return BAD_INPUT
+        print(f"\nexample:\n  {_EXAMPLES[_named(arguments) or 'demo']}")
+        return FINE
+    return obey(command.run, debug=command.debug)
+
+
+def one_line(box: str) -> str:
+    """What a parser's error box says, in one line.
+
+    Its rows up to the first rule or blank row tell what is wrong; of what follows, the nearest
+    option and the commands to choose from are worth a word. Rows that are indented twice explain
+    an option, which `--help` does better.
+
+    Args:
+        box: drawn in Unicode, or with blanks and hyphens where stdout is not UTF-8.
+    """
+    lines = [_COLOUR.sub("", line) for line in box.splitlines()]
+    # Inside the borders, or under the title and its rule; every row has a margin of two.
+    framed = lines[1:-1] if lines[0].startswith("╭") else lines[2:]
+    sections: list[list[str]] = [[]]
+    for row in (line.rstrip("│ ")[2:] for line in framed):
+        if set(row) <= set("─-"):
+            sections.append([])
+        elif not row.startswith(" " * 8):
+            sections[-1].append(row.strip())
+    said = " ".join(sections[0])
+    for first, *rest in filter(None, sections[1:]):
+        if first.startswith(("Perhaps you meant", "Arguments similar")):
+            said += f"; perhaps you meant {rest[0]}" if rest and rest[0] not in said else ""
+        elif first.startswith(("Available subcommands", "Unrecognized options")):
+            said += "; " + " ".join([_lower(first), *rest])
+    return _lower(said)
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _named(arguments: list[str]) -> str | None:
+    return arguments[0] if arguments and arguments[0] in _EXAMPLES else None
+
+
+def _flags_last(arguments: list[str]) -> list[str]:
+    """Flags of every command may stand before its name: each command reads them behind it."""
+    count = 0
+    while count < len(arguments) and arguments[count] in GLOBAL_FLAGS:
+        count += 1
+    return arguments[count : count + 1] + arguments[:count] + arguments[count + 1 :]
