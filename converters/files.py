@@ -1,9 +1,14 @@
-"""Tensors and JSON on disk: read whole or by header, written whole or not at all."""
+"""Tensors and JSON on disk: read whole or by header, written whole or not at all.
+
+What is written gets the permissions that any new file of the user's gets, and takes its final
+name only when it is complete.
+"""
 
 import json
 import os
+import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +23,25 @@ from eagle3_jax.errors import InputError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_UNREADABLE = re.compile("F4$|F6_|F8_")  # NumPy has none of these
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+
+
+def require_directory(path: Path, what: str) -> None:
+    """Refuse a path that is no directory.
+
+    Args:
+        path: where something should be.
+        what: what should be there, with its article.
+
+    Raises:
+        InputError: when nothing or a file is there.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: no such directory, expected {what} (config.json, weights)")
+    if not path.is_dir():
+        raise InputError(f"{path}: found a file, expected the directory of {what}")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -31,10 +55,29 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file, expected a JSON file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        _refuse_pointer(path, "JSON")
         raise InputError(f"{path}: found text that is not JSON ({error})") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: found a JSON {type(value).__name__}, expected an object")
     return value
+
+
+def read_checkpoint(directory: Path) -> dict[str, np.ndarray]:
+    """Every tensor of a checkpoint directory, single or sharded with an index.
+
+    Where there is an index, it alone says which files count, as servers have it: a file that it
+    does not name is a leftover.
+
+    Raises:
+        InputError: when there is no checkpoint, or files and index do not agree.
+    """
+    tensors = read_tensors(weight_files(directory))
+    index = directory / INDEX
+    if index.exists():
+        for name, file in sorted(_weight_map(index).items()):
+            if name not in tensors:
+                raise InputError(f"{index}: lists tensor {name} in {file}, which does not hold it")
+    return tensors
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -45,19 +88,30 @@ def weight_files(directory: Path) -> list[Path]:
     """
     index = directory / INDEX
     if index.exists():
-        listed = read_json(index).get("weight_map")
-        if not isinstance(listed, dict):
-            raise InputError(f"{index}: found no object 'weight_map', expected tensor -> file")
-        files = [directory / name for name in sorted(set(listed.values()))]
+        files = [directory / name for name in sorted(set(_weight_map(index).values()))]
         for file in files:
             if not file.exists():
                 raise InputError(f"{index}: names {file.name}, which is not in {directory}")
         return files
     if (directory / SINGLE).exists():
         return [directory / SINGLE]
+    others = sorted(file.name for file in directory.iterdir() if file.suffix in _WEIGHT_SUFFIXES)
     raise InputError(
-        f"{directory}: found no {SINGLE} and no {INDEX}, expected a checkpoint in safetensors"
+        f"{directory}: found {', '.join(others) or 'no weights'}, expected {SINGLE}, or {INDEX} "
+        "with the files that it names"
     )
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise InputError(f"{index}: found no object 'weight_map', expected tensor -> file")
+    for name, file in listed.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise InputError(
+                f"{index}: tensor {name} is in {file!r}, expected the name of a file beside it"
+            )
+    return listed
 
 
 @contextmanager
@@ -72,9 +126,11 @@ def open_tensors(path: Path) -> Iterator[Any]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file, expected a safetensors file") from None
     except (SafetensorError, OSError) as error:
-        size = path.stat().st_size if path.exists() else 0
+        if path.is_dir():
+            raise InputError(f"{path}: found a directory, expected a safetensors file") from None
+        _refuse_pointer(path, "safetensors")
         raise InputError(
-            f"{path}: found {size} bytes that are not whole safetensors ({error})"
+            f"{path}: found {path.stat().st_size} bytes that are not whole safetensors ({error})"
         ) from None
     with handle:
         yield handle
@@ -84,40 +140,76 @@ def read_tensors(files: list[Path]) -> dict[str, np.ndarray]:
     """Read every tensor of some safetensors files.
 
     Raises:
-        InputError: when a name stands in two files.
+        InputError: when a name stands in two files, or a type is one that NumPy has not.
     """
     tensors: dict[str, np.ndarray] = {}
+    origin: dict[str, Path] = {}
     for file in files:
         with open_tensors(file) as handle:
             for name in handle.keys():  # noqa: SIM118  # the handle itself cannot be iterated
                 if name in tensors:
-                    raise InputError(f"{file}: tensor {name} stands in another file too")
-                tensors[name] = handle.get_tensor(name)
+                    raise InputError(
+                        f"{file}: tensor {name} stands in {origin[name].name} too, expected it once"
+                    )
+                dtype = handle.get_slice(name).get_dtype()
+                if _UNREADABLE.match(dtype):
+                    raise InputError(
+                        f"{file}: tensor {name} has type {dtype}, expected BF16, F16 or F32 "
+                        "(quantised weights are not read)"
+                    )
+                tensors[name], origin[name] = handle.get_tensor(name), file
     return tensors
+
+
+def _refuse_pointer(path: Path, expected: str) -> None:
+    with path.open("rb") as file:
+        start = file.read(len(_LFS_POINTER))
+    if start == _LFS_POINTER:
+        raise InputError(
+            f"{path}: found a Git LFS pointer, expected {expected}: the content was never "
+            "downloaded (git lfs pull)"
+        )
 
 
 @contextmanager
 def whole_directory(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A temporary directory beside `destination` that takes its place when all went well.
 
+    What stood there before is removed last, so that a failure at any moment leaves either it or
+    the new one.
+
     Raises:
-        InputError: when the destination exists and `overwrite` is false.
+        InputError: when the destination exists and `overwrite` is false, or it is a file.
     """
     if destination.exists() and not overwrite:
         raise InputError(f"{destination}: exists already, expected a new path or overwrite")
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(
-        tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent.resolve())
-    )
+    if destination.exists() and not destination.is_dir():
+        raise InputError(f"{destination}: found a file, expected a directory to replace")
+    place = destination.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    temporary.mkdir()
     try:
         yield temporary
-        temporary.chmod(0o755)
-        if destination.exists():
-            shutil.rmtree(destination)
-        temporary.rename(destination)
+        _put(temporary, place)
     finally:
         if temporary.exists():
             shutil.rmtree(temporary)
+
+
+def _put(temporary: Path, place: Path) -> None:
+    if not place.exists():
+        temporary.rename(place)
+        return
+    aside = temporary.with_name(f"{temporary.name}.old")
+    place.rename(aside)
+    try:
+        temporary.rename(place)
+    finally:
+        if place.exists():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(place)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -138,9 +230,12 @@ def write_tensors(
 @contextmanager
 def _whole_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # as the umask has it; safetensors writes 0600
         yield temporary
+        temporary.chmod(mode)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)

@@ -6,6 +6,7 @@ The base stands at the top (`rope_theta`), in `rope_parameters` (transformers 5)
 
 from typing import Any
 
+from converters.keys import read_flag, read_integer, read_number, read_object
 from eagle3_jax.config import (
     DynamicScaling,
     LinearScaling,
@@ -63,18 +64,22 @@ def read_rope(config: dict[str, Any], where: str) -> RopeConfig:
     required, optional = _KEYS[kind]
     missing = required - nested.keys()
     if missing:
-        raise InputError(f"{where}: rope type {kind!r} lacks {', '.join(sorted(missing))}")
+        raise InputError(
+            f"{where}: rope type {kind!r} lacks {', '.join(sorted(missing))}, expected it nested"
+        )
     unknown = nested.keys() - required - optional - _COMMON
     if unknown:
         raise InputError(
-            f"{where}: rope type {kind!r} has unknown keys {', '.join(sorted(unknown))}"
+            f"{where}: rope type {kind!r} has unknown keys {', '.join(sorted(unknown))}, expected "
+            "none"
         )
-    partial = nested.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
-    return RopeConfig(
-        theta=_theta(config, nested, where),
-        partial=float(1.0 if partial is None else partial),
-        scaling=_scaling(kind, nested, config, where),
-    )
+    partial = _once(config, nested, "partial_rotary_factor", where, default=1.0)
+    theta = _once(config, nested, "rope_theta", where, default=DEFAULT_THETA)
+    scaling = _scaling(kind, nested, config, where)
+    try:
+        return RopeConfig(theta, partial, scaling)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def write_rope(rope: RopeConfig) -> dict[str, Any]:
@@ -91,18 +96,16 @@ def write_rope(rope: RopeConfig) -> dict[str, Any]:
 
 
 def _nested(config: dict[str, Any], where: str) -> dict[str, Any]:
-    parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
-    for key, value in (("rope_parameters", parameters), ("rope_scaling", scaling)):
-        if value is not None and not isinstance(value, dict):
-            raise InputError(f"{where}: {key} is {value!r}, expected an object or null")
-    if parameters and scaling:
-        both = parameters.keys() & scaling.keys()
-        differing = sorted(key for key in both if parameters[key] != scaling[key])
-        if differing:
-            raise InputError(
-                f"{where}: rope_parameters and rope_scaling disagree on {', '.join(differing)}"
-            )
-    return {**(scaling or {}), **(parameters or {})}
+    parameters = read_object(config, "rope_parameters", where)
+    scaling = read_object(config, "rope_scaling", where)
+    both = parameters.keys() & scaling.keys()
+    differing = sorted(key for key in both if parameters[key] != scaling[key])
+    if differing:
+        raise InputError(
+            f"{where}: rope_parameters and rope_scaling disagree on {', '.join(differing)}, "
+            "expected one value"
+        )
+    return {**scaling, **parameters}
 
 
 def _kind(nested: dict[str, Any], where: str) -> str:
@@ -111,7 +114,9 @@ def _kind(nested: dict[str, Any], where: str) -> str:
         # transformers writes type "mrope" as rope_type "default" beside it: the same rotation.
         if names == set(_PLAIN):
             return "mrope"
-        raise InputError(f"{where}: rope_type and type disagree: {', '.join(sorted(names))}")
+        raise InputError(
+            f"{where}: rope_type and type are {' and '.join(sorted(names))}, expected one type"
+        )
     kind = names.pop() if names else ("mrope" if "mrope_section" in nested else "default")
     if kind == "default" and "mrope_section" in nested:
         return "mrope"
@@ -120,73 +125,85 @@ def _kind(nested: dict[str, Any], where: str) -> str:
     return kind
 
 
-def _theta(config: dict[str, Any], nested: dict[str, Any], where: str) -> float:
-    top, inner = config.get("rope_theta"), nested.get("rope_theta")
-    if top is not None and inner is not None and float(top) != float(inner):
-        raise InputError(f"{where}: rope_theta is {top} at the top and {inner} nested")
-    found = inner if inner is not None else top
-    return float(DEFAULT_THETA if found is None else found)
+def _once(
+    config: dict[str, Any], nested: dict[str, Any], key: str, where: str, default: float
+) -> float:
+    """A number that may stand at the top, nested, or in both places when they agree."""
+    if config.get(key) is None or nested.get(key) is None:
+        return read_number(config if nested.get(key) is None else nested, key, where, default)
+    top, inner = read_number(config, key, where), read_number(nested, key, where)
+    if top != inner:
+        raise InputError(f"{where}: {key} is {top} at the top and {inner} nested, expected one")
+    return inner
 
 
 def _original(nested: dict[str, Any], config: dict[str, Any], where: str) -> int:
-    for found in (
-        nested.get("original_max_position_embeddings"),
-        config.get("original_max_position_embeddings"),
-        config.get("max_position_embeddings"),
-    ):
-        if found is not None:
-            return int(found)
-    raise InputError(f"{where}: rope scaling needs original_max_position_embeddings")
+    key = "original_max_position_embeddings"
+    for keys, name in ((nested, key), (config, key), (config, "max_position_embeddings")):
+        if keys.get(name) is not None:
+            return read_integer(keys, name, where)
+    raise InputError(f"{where}: found no {key}, expected it for a rope of this type")
 
 
 def _scaling(
     kind: str, nested: dict[str, Any], config: dict[str, Any], where: str
 ) -> RopeScaling | None:
+    def number(key: str) -> float:
+        return read_number(nested, key, where)
+
+    def given(*keys: str) -> dict[str, float]:  # a null stands for the default
+        return {key: number(key) for key in keys if nested.get(key) is not None}
+
     match kind:
         case "linear":
-            return LinearScaling(float(nested["factor"]))
+            return LinearScaling(number("factor"))
         case "dynamic":
-            return DynamicScaling(float(nested["factor"]), _original(nested, config, where))
+            original = _original(nested, config, where)
+            longest = read_integer(config, "max_position_embeddings", where, default=original)
+            if longest != original:  # the one that transformers and servers go by
+                raise InputError(
+                    f"{where}: original_max_position_embeddings is {original}, expected {longest}, "
+                    "max_position_embeddings, from which dynamic scaling starts"
+                )
+            return DynamicScaling(number("factor"), original)
         case "llama3":
             return Llama3Scaling(
-                float(nested["factor"]),
-                float(nested["low_freq_factor"]),
-                float(nested["high_freq_factor"]),
-                int(nested["original_max_position_embeddings"]),
+                number("factor"),
+                number("low_freq_factor"),
+                number("high_freq_factor"),
+                read_integer(nested, "original_max_position_embeddings", where),
             )
         case "yarn":
-            # A null stands for the default, as in transformers.
-            given = {
-                key: nested[key]
-                for key in (
-                    "beta_fast",
-                    "beta_slow",
-                    "mscale",
-                    "mscale_all_dim",
-                    "attention_factor",
-                    "truncate",
-                )
-                if nested.get(key) is not None
-            }
-            return YarnScaling(float(nested["factor"]), _original(nested, config, where), **given)
+            return YarnScaling(
+                number("factor"),
+                _original(nested, config, where),
+                **given("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor"),
+                truncate=read_flag(nested, "truncate", where, default=True),
+            )
         case "longrope":
             original = _original(nested, config, where)
-            longest = config.get("max_position_embeddings", original)
-            attention_factor = nested.get("attention_factor")
+            longest = read_integer(config, "max_position_embeddings", where, default=original)
+            implied = longest / original
             # transformers' rule: an original length at the top of the file sets the factor.
-            if config.get("original_max_position_embeddings") is not None:
-                factor = longest / original
-            else:
-                factor = float(nested.get("factor") or longest / original)
+            top = config.get("original_max_position_embeddings") is not None
             return LongRopeScaling(
-                tuple(map(float, nested["short_factor"])),
-                tuple(map(float, nested["long_factor"])),
+                _divisors(nested, "short_factor", where),
+                _divisors(nested, "long_factor", where),
                 original,
-                factor,
-                None if attention_factor is None else float(attention_factor),
+                implied if top else read_number(nested, "factor", where, default=implied),
+                **given("attention_factor"),
             )
         case _:
             return None
+
+
+def _divisors(nested: dict[str, Any], key: str, where: str) -> tuple[float, ...]:
+    values = nested[key]
+    if not isinstance(values, list) or not all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in values
+    ):
+        raise InputError(f"{where}: {key} is {values!r}, expected a list of numbers")
+    return tuple(map(float, values))
 
 
 def _written(scaling: RopeScaling | None) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ metadata what every stored state is, so that nobody has to guess:
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from eagle3_jax.structs import Document
 
 _FORMAT = "eagle3-jax shard 1"
 _REQUIRED = ("input_ids", "loss_mask", "hidden_states", "document_lengths")
+_METADATA = ("boundaries", "last_state", "target", "notes")
 LastState = Literal["pre_norm", "post_norm"]
 
 
@@ -43,14 +44,36 @@ class ShardInfo(NamedTuple):
 
 
 def write_shard(path: Path, documents: list[Document], info: ShardInfo) -> None:
-    """Write documents as one shard, whole or not at all."""
+    """Write documents as one shard, whole or not at all.
+
+    Args:
+        path: where to; what stood there is replaced.
+        documents: all with embeddings, or all without.
+        info: what their states are.
+
+    Raises:
+        InputError: when there is no document, or a document's arrays differ in length.
+    """
+    if not documents:
+        raise InputError(f"{path}: found no document to write, expected one or more")
+    embeddings = [d.embeddings for d in documents if d.embeddings is not None]
+    if len(embeddings) not in (0, len(documents)):
+        raise InputError(
+            f"{path}: {len(embeddings)} of {len(documents)} documents have embeddings, expected "
+            "all or none"
+        )
+    for number, document in enumerate(documents):
+        lengths = [len(array) for array in document if array is not None]
+        if len(set(lengths)) > 1:
+            raise InputError(
+                f"{path}: document {number} has arrays of {lengths} rows, expected one length"
+            )
     tensors = {
         "input_ids": np.concatenate([d.ids for d in documents]).astype(np.int32),
         "loss_mask": np.concatenate([d.answer for d in documents]).astype(np.bool_),
         "hidden_states": np.concatenate([d.states for d in documents]),
         "document_lengths": np.asarray([len(d.ids) for d in documents], np.int32),
     }
-    embeddings = [d.embeddings for d in documents if d.embeddings is not None]
     if embeddings:
         tensors["embeddings"] = np.concatenate(embeddings)
     metadata = {
@@ -72,7 +95,12 @@ def shard_files(paths: list[Path]) -> list[Path]:
     files = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(path.rglob("*.safetensors"))
+            inside = sorted(
+                file
+                for file in path.rglob("*.safetensors")
+                # A dot marks what is still being written, or a download tool's cache.
+                if not any(part.startswith(".") for part in file.relative_to(path).parts)
+            )
             if not inside:
                 raise InputError(f"{path}: found no .safetensors file, expected shards")
             files += inside
@@ -87,7 +115,7 @@ def read_info(path: Path) -> ShardInfo:
     """What a shard says of itself, read from its header alone.
 
     Raises:
-        InputError: when it is no shard of this layout.
+        InputError: when it is no shard of this layout, or its header is broken.
     """
     with open_tensors(path) as handle:
         metadata = handle.metadata() or {}
@@ -98,22 +126,32 @@ def read_info(path: Path) -> ShardInfo:
             f"{path}: found format {metadata.get('format')!r} with tensors {', '.join(found)}; "
             f"expected {_FORMAT!r} with {', '.join(_REQUIRED)}"
         )
+    silent = [key for key in _METADATA if key not in metadata]
+    if silent:
+        raise InputError(f"{path}: the header lacks {', '.join(silent)}, expected them")
     last_state = metadata["last_state"]
     if last_state not in ("pre_norm", "post_norm"):
         raise InputError(f"{path}: last_state is {last_state!r}, expected pre_norm or post_norm")
-    return ShardInfo(
-        tuple(json.loads(metadata["boundaries"])),
-        last_state,  # type: ignore[arg-type]  # checked above
-        metadata["target"],
-        json.loads(metadata["notes"]),
-    )
+    boundaries, notes = (_json(metadata, key, path) for key in ("boundaries", "notes"))
+    if not isinstance(boundaries, list) or not all(type(b) is int for b in boundaries):
+        raise InputError(f"{path}: boundaries are {boundaries!r}, expected a list of integers")
+    if not isinstance(notes, dict):
+        raise InputError(f"{path}: notes are {notes!r}, expected an object")
+    return ShardInfo(tuple(boundaries), last_state, metadata["target"], notes)
+
+
+def _json(metadata: dict[str, str], key: str, path: Path) -> Any:
+    try:
+        return json.loads(metadata[key])
+    except json.JSONDecodeError:
+        raise InputError(f"{path}: {key} is {metadata[key]!r}, expected JSON") from None
 
 
 def read_documents(path: Path) -> Iterator[Document]:
     """The documents of a shard, in order.
 
     Raises:
-        InputError: when lengths do not agree.
+        InputError: when lengths do not agree; before the first document.
     """
     read_info(path)
     with open_tensors(path) as handle:
@@ -123,6 +161,11 @@ def read_documents(path: Path) -> Iterator[Document]:
         lengths = handle.get_tensor("document_lengths")
         has_embeddings = "embeddings" in handle.keys()  # noqa: SIM118  # a handle, not a dict
         embeddings = handle.get_tensor("embeddings") if has_embeddings else None
+    if lengths.ndim != 1 or lengths.dtype != np.int32 or lengths.min(initial=0) < 0:
+        raise InputError(
+            f"{path}: document_lengths has type {lengths.dtype}, shape {list(lengths.shape)} and "
+            f"lowest value {lengths.min(initial=0)}, expected int32, one axis, none negative"
+        )
     total = int(lengths.sum())
     for name, tensor in (
         ("input_ids", ids),

@@ -1,4 +1,4 @@
-"""Documents -> padded batches of a few static shapes, on the host.
+"""Documents -> padded batches of a few static shapes.
 
 Lengths are rounded up to a multiple of one bucket size and every batch of a length has the same
 number of rows, so a jitted function compiles once per length. Padding never counts: it is neither
@@ -8,6 +8,7 @@ valid nor answer.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+import jax.numpy as jnp
 import numpy as np
 
 from eagle3_jax.structs import Document, Features
@@ -73,7 +74,7 @@ def stack(
         embeddings[row, :size] = vectors
         answer[row, :size] = document.answer
         valid[row, :size] = True
-    return Features(ids, aux, embeddings, answer, valid)
+    return Features(*map(jnp.asarray, (ids, aux, embeddings, answer, valid)))
 
 
 def _rows(columns: int, length: int) -> int:

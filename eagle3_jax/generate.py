@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.config import TargetConfig
+from eagle3_jax.layers import apply
 from eagle3_jax.structs import Memory, TargetOutput
 from eagle3_jax.target import Target, empty_memory, logits
 
@@ -48,7 +50,7 @@ class Captured(NamedTuple):
     states: Float[Array, "steps B A1 Dt"]
 
 
-def idle(config: TargetConfig, rows: int, length: int, dtype: type) -> Decoding:
+def idle(config: TargetConfig, rows: int, length: int, dtype: DTypeLike) -> Decoding:
     """Rows that wait for prompts.
 
     Args:
@@ -78,7 +80,7 @@ def prefill(
     Returns:
         The rows under way, and the states at every prompt token (padding included).
     """
-    output = Target(config).apply({"params": params}, ids, boundaries)
+    output: TargetOutput = apply(Target(config), params, ids, boundaries)
     last = jnp.take_along_axis(output.post_norm, (lengths - 1)[:, None, None], axis=1)[:, 0]
     token = jnp.argmax(logits(config, params, last), axis=-1).astype(jnp.int32)
     decoding = Decoding(output.memory, token, lengths, jnp.zeros(lengths.shape, bool))
@@ -117,8 +119,8 @@ def decode(
     ends = jnp.asarray(end_ids, jnp.int32)
 
     def step(now: Decoding, _: None) -> tuple[Decoding, Captured]:
-        output = target.apply(
-            {"params": params}, now.token[:, None], boundaries, now.memory, now.length
+        output: TargetOutput = apply(
+            target, params, now.token[:, None], boundaries, now.memory, now.length
         )
         chosen = jnp.argmax(logits(config, params, output.post_norm[:, 0]), axis=-1)
         length = jnp.where(now.done, now.length, now.length + 1)

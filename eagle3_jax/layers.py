@@ -3,6 +3,8 @@
 Linen declares parameters; the arithmetic is in `ops`. Kernels stay 2-D and `[in, out]`.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 from jaxtyping import Array, Float
@@ -10,6 +12,14 @@ from jaxtyping import Array, Float
 from eagle3_jax.config import AttentionConfig
 from eagle3_jax.ops import attend, rms_norm, rotate, write_branch, write_context
 from eagle3_jax.structs import KV, Memory, Rotation, View
+
+
+def apply(module: nn.Module, params: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
+    """Call a module as the pure function of its parameters that it is.
+
+    Linen's own `apply` also answers for mutable collections, which nothing here has.
+    """
+    return module.apply({"params": params}, *arguments, **keywords)
 
 
 class RMSNorm(nn.Module):
@@ -75,7 +85,13 @@ class Attention(nn.Module):
         memory = _remember(memory, new, view)
         branch = None if view.slot is None else memory.branch
         mixed = attend(
-            query, memory.context, view.context_mask, branch, view.slot, c.head_dim**-0.5
+            query,
+            memory.context,
+            view.context_mask,
+            branch,
+            view.slot,
+            c.head_dim**-0.5,
+            c.sliding_window,
         )
         return self.o_proj(mixed.reshape(batch, columns, -1)), memory
 

@@ -24,11 +24,11 @@ class Counts(NamedTuple):
         joint: of `reached`, this step is right too.
     """
 
-    total: Int[Array, " K"]
-    covered: Int[Array, " K"]
-    right: Int[Array, " K"]
-    reached: Int[Array, " K"]
-    joint: Int[Array, " K"]
+    total: Int[Array | np.ndarray, " K"]
+    covered: Int[Array | np.ndarray, " K"]
+    right: Int[Array | np.ndarray, " K"]
+    reached: Int[Array | np.ndarray, " K"]
+    joint: Int[Array | np.ndarray, " K"]
 
     def __add__(self, other: "Counts") -> "Counts":  # type: ignore[override]
         """Counts of both."""

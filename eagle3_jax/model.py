@@ -10,8 +10,11 @@ Attributes carry the checkpoint's names. `Drafter(config).init` gives the parame
 `Drafter(config).apply({"params": p}, ...)` is the only way in; nothing is mutable.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.config import DraftConfig
@@ -197,7 +200,7 @@ class Drafter(nn.Module):
 
 
 def empty_memory(
-    config: DraftConfig, rows: int, length: int, dtype: jnp.dtype
+    config: DraftConfig, rows: int, length: int, dtype: DTypeLike
 ) -> tuple[Memory, ...]:
     """Room for `length` columns in each of `rows` rows, for cached drafting."""
     a = config.attention
@@ -208,7 +211,7 @@ def empty_memory(
 
 def head_kernel(
     config: DraftConfig,
-    params: dict,
+    params: dict[str, Any],
     embedding_table: Float[Array, "V D"] | None = None,
     target_head: Float[Array, "D V"] | None = None,
 ) -> Float[Array, "D W"]:

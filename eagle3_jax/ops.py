@@ -15,7 +15,9 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle3_jax.structs import KV, Rotation
 
 
-def rms_norm(x: Float[Array, "*dims D"], scale: Float[Array, " D"], eps: float) -> Array:
+def rms_norm(
+    x: Float[Array, "*dims D"], scale: Float[Array, " D"], eps: float | Float[Array, ""]
+) -> Array:
     """Normalise by the root mean square, then multiply by the weight.
 
     Hugging Face's order: normalise in float32, cast to the input's type, then multiply.
@@ -81,6 +83,7 @@ def attend(
     branch: KV | None,
     slot: Int[Array, ""] | None,
     scale: float,
+    window: int | None = None,
 ) -> Float[Array, "B T N H"]:
     """Grouped-query attention over the context and, for steps k > 0, the column's own branch.
 
@@ -91,6 +94,8 @@ def attend(
         branch: keys and values `[B,K,T,J,H]` of each column's own earlier steps.
         slot: the last branch slot that is filled; needs `branch`.
         scale: factor of the scores, as a rule H**-0.5.
+        window: a query sees only branch keys less than this many steps back; for the context,
+            `context_mask` says so.
 
     Returns:
         The mixed values, heads apart.
@@ -107,8 +112,13 @@ def attend(
         weights = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
         mixed = jnp.einsum("bkgts,bksh->bkgth", weights, context.values)
     else:
+        assert slot is not None, "a branch needs its last filled slot"
         own = _scores("bkgth,bktjh->bkgtj", grouped, branch.keys) * scale
-        own = jnp.where(jnp.arange(branch.keys.shape[3]) <= slot, own, low)
+        steps_back = slot - jnp.arange(branch.keys.shape[3])
+        filled = steps_back >= 0
+        if window is not None:
+            filled &= steps_back < window
+        own = jnp.where(filled, own, low)
         # One softmax over two score arrays: a common maximum and a common total.
         highest = jnp.maximum(scores.max(axis=-1, keepdims=True), own.max(axis=-1, keepdims=True))
         highest = jax.lax.stop_gradient(highest)

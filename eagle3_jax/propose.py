@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import DraftConfig
+from eagle3_jax.layers import apply
 from eagle3_jax.model import Drafter, empty_memory
 from eagle3_jax.ops import visible
 from eagle3_jax.structs import DraftStep, Memory, View
@@ -39,9 +40,10 @@ def read_prefix(
     memory = empty_memory(config, rows, columns + room, embeddings.dtype)
     positions = jnp.broadcast_to(jnp.arange(columns), (rows, columns))
     start = jnp.zeros(rows, jnp.int32)
-    return Drafter(config).apply(
-        {"params": params}, embeddings, aux, positions, memory=memory, start=start
+    step: DraftStep = apply(
+        Drafter(config), params, embeddings, aux, positions, memory=memory, start=start
     )
+    return step
 
 
 def draft_one(
@@ -66,8 +68,9 @@ def draft_one(
     """
     room = memory[0].context.keys.shape[2]
     mask = visible(slot[:, None], room, window=config.attention.sliding_window)
-    return Drafter(config).apply(
-        {"params": params},
+    step: DraftStep = apply(
+        Drafter(config),
+        params,
         embedding,
         state,
         slot[:, None],
@@ -75,3 +78,4 @@ def draft_one(
         View(mask, start=slot),
         method="extend",
     )
+    return step

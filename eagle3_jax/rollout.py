@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.config import DraftConfig
+from eagle3_jax.layers import apply
 from eagle3_jax.model import Drafter
 from eagle3_jax.ops import project, read_at, visible
 from eagle3_jax.structs import KV, DraftStep, Memory, View
@@ -75,9 +76,7 @@ def unroll(
         # A scaling that depends on a row's length must not count its padding.
         positions = jnp.where(valid, positions, 0)
     drafter = Drafter(config)
-    variables = {"params": params}
-
-    first = drafter.apply(variables, read_at(embeddings, 0), aux, positions, valid=valid)
+    first: DraftStep = apply(drafter, params, read_at(embeddings, 0), aux, positions, valid=valid)
     started = read(0, first)
     if steps == 1:
         return jax.tree.map(lambda part: jnp.asarray(part)[None], started)
@@ -93,8 +92,8 @@ def unroll(
         window = config.attention.sliding_window
         mask = visible(slots, columns, lead=step, window=window, key_valid=valid)
         view = View(mask, slot=step - 1)
-        after = drafter.apply(
-            variables, tokens, state, positions + step, memory, view, method="extend"
+        after: DraftStep = apply(
+            drafter, params, tokens, state, positions + step, memory, view, method="extend"
         )
         following = read_at(embeddings, step + 1) if own is None else _choose(own, after)
         return (after.state, after.memory, following), read(step, after)

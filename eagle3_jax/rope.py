@@ -43,8 +43,10 @@ def _frequencies(
     config: RopeConfig, size: int, length: Int[Array, " B"]
 ) -> tuple[Float[Array, "#B R"], float]:
     """Inverse frequencies, per row where they depend on its length, and the magnitude."""
+    # Powers are rounded once, from float64: at position 20,000 one rounding more would show.
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    plain = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
+    powers = (config.theta ** exponents.astype(np.float64)).astype(np.float32)
+    plain = np.float32(1.0) / powers
     match config.scaling:
         case None:
             return jnp.asarray(plain)[None], 1.0
@@ -58,7 +60,7 @@ def _frequencies(
             frequencies, magnitude = _yarn(config.theta, scaling, plain, size)
             return jnp.asarray(frequencies)[None], magnitude
         case LongRopeScaling() as scaling:
-            return _longrope(scaling, plain, length)
+            return _longrope(scaling, powers, length)
 
 
 def _dynamic(
@@ -119,11 +121,13 @@ def _yarn_magnitude(scaling: YarnScaling) -> float:
 
 
 def _longrope(
-    scaling: LongRopeScaling, plain: np.ndarray, length: Int[Array, " B"]
+    scaling: LongRopeScaling, powers: np.ndarray, length: Int[Array, " B"]
 ) -> tuple[Float[Array, "B R"], float]:
     """A divisor per frequency (transformers `_compute_longrope_parameters`)."""
-    short = plain / np.asarray(scaling.short_factor, np.float32)
-    long = plain / np.asarray(scaling.long_factor, np.float32)
+    short, long = (
+        np.float32(1.0) / (np.asarray(factors, np.float32) * powers)
+        for factors in (scaling.short_factor, scaling.long_factor)
+    )
     beyond = length > scaling.original_max_positions
     if scaling.attention_factor is not None:
         magnitude = scaling.attention_factor

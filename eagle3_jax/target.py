@@ -6,8 +6,11 @@ It yields the residual stream at any boundary, the last state before and after t
 and, with a memory, serves cached decoding.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import TargetConfig
@@ -97,19 +100,21 @@ class Target(nn.Module):
         return TargetOutput(stacked, x, post_norm, tuple(remembered))
 
 
-def head_kernel(config: TargetConfig, params: dict) -> Float[Array, "D V"]:
+def head_kernel(config: TargetConfig, params: dict[str, Any]) -> Float[Array, "D V"]:
     """The head as `[Dt, V]`: `lm_head`, or the embedding table where they are tied."""
     return params["embed_tokens"].T if config.tie_embeddings else params["lm_head"]["kernel"]
 
 
 def logits(
-    config: TargetConfig, params: dict, post_norm: Float[Array, "*dims D"]
+    config: TargetConfig, params: dict[str, Any], post_norm: Float[Array, "*dims D"]
 ) -> Float[Array, "*dims V"]:
     """The target's logits in float32."""
     return project(post_norm, head_kernel(config, params))
 
 
-def empty_memory(config: TargetConfig, rows: int, length: int, dtype: type) -> tuple[Memory, ...]:
+def empty_memory(
+    config: TargetConfig, rows: int, length: int, dtype: DTypeLike
+) -> tuple[Memory, ...]:
     """A memory of `length` slots for each of `rows` rows, nothing in it yet."""
     a = config.attention
     shape = (rows, a.num_kv_heads, length, a.head_dim)

@@ -87,13 +87,17 @@ def unrolled(
     steps: int = STEPS,
     **options: Any,
 ) -> tuple[jax.Array, jax.Array]:
-    """States handed on and head inputs of every step and column, `[K,B,T,D]` each."""
-    return unroll(
-        config,
-        params,
-        aux,
-        embeddings,
-        steps=steps,
-        read=lambda _, step: (step.state, step.head_input),
-        **options,
-    )
+    """States handed on and head inputs of every step and column, `[K,B,T,D]` each.
+
+    Run operation by operation: tests of many configurations then share what is compiled.
+    """
+    with jax.disable_jit():
+        return unroll(
+            config,
+            params,
+            aux,
+            embeddings,
+            steps=steps,
+            read=lambda _, step: (step.state, step.head_input),
+            **options,
+        )

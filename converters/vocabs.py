@@ -1,0 +1,131 @@
+"""d2t and t2d on disk <-> `VocabMap`.
+
+    d2t [W] integer   target id minus draft id, an offset
+    t2d [V] bool      whether the draft can say a target id
+
+Either is rebuilt from the other; where both are there, each is checked by the other.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from eagle3_jax.errors import InputError
+from eagle3_jax.vocab import VocabMap
+
+
+class Maps(NamedTuple):
+    """What a file says of the draft vocabulary.
+
+    Attributes:
+        offsets: d2t as int64, or `None`.
+        mask: t2d as bool, or `None`.
+    """
+
+    offsets: np.ndarray | None
+    mask: np.ndarray | None
+
+
+def read_maps(d2t: np.ndarray | None, t2d: np.ndarray | None, where: str) -> Maps:
+    """Check types and axes of the two tensors.
+
+    Raises:
+        InputError: when one of them is no offset or no mask.
+    """
+    if d2t is not None and (d2t.ndim != 1 or d2t.dtype not in (np.int32, np.int64)):
+        raise InputError(
+            f"{where}: d2t has type {d2t.dtype} and shape {list(d2t.shape)}, expected int64 or "
+            "int32 and one axis"
+        )
+    if t2d is not None and (t2d.ndim != 1 or t2d.dtype not in (np.bool_, np.uint8)):
+        raise InputError(
+            f"{where}: t2d has type {t2d.dtype} and shape {list(t2d.shape)}, expected bool or "
+            "uint8 and one axis"
+        )
+    if t2d is not None and t2d.max(initial=0) > 1:
+        raise InputError(f"{where}: t2d holds {t2d.max()}, expected zeros and ones")
+    return Maps(
+        None if d2t is None else d2t.astype(np.int64),
+        None if t2d is None else t2d.astype(np.bool_),
+    )
+
+
+def read_vocab(maps: Maps, size: int, vocab_size: int, where: str, notes: list[str]) -> VocabMap:
+    """The draft vocabulary that a file means.
+
+    Args:
+        maps: what the file says.
+        size: W, rows of the head.
+        vocab_size: V.
+        where: the file or directory, for messages.
+        notes: takes what was rebuilt or looks wrong.
+
+    Raises:
+        InputError: when the vocabulary is missing, contradicts itself, or has another size.
+    """
+    if maps.offsets is None and maps.mask is None:
+        if size != vocab_size:
+            raise InputError(
+                f"{where}: a draft vocabulary of {size} of {vocab_size} ids has neither d2t nor "
+                "t2d, expected one of them"
+            )
+        return VocabMap.identity(vocab_size)
+    ids = _target_ids(maps, vocab_size, where, notes)
+    if len(ids) != size:
+        raise InputError(
+            f"{where}: the vocabulary map has {len(ids)} ids, expected {size}, the rows of the head"
+        )
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        raise InputError(
+            f"{where}: d2t means ids {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}"
+        )
+    if size < vocab_size and np.array_equal(ids, np.arange(size)):
+        notes.append(f"d2t means the first {size} ids, almost surely a lost mapping")
+    return VocabMap.from_ids(ids, vocab_size)
+
+
+def write_vocab(vocab: VocabMap) -> dict[str, np.ndarray]:
+    """d2t as int64 offsets and t2d as a mask: the types that every reader takes."""
+    ids = vocab.target_ids.astype(np.int64)
+    return {"d2t": ids - np.arange(len(ids)), "t2d": vocab.in_draft}
+
+
+def _target_ids(maps: Maps, vocab_size: int, where: str, notes: list[str]) -> np.ndarray:
+    offsets, mask = maps
+    if offsets is None:
+        assert mask is not None
+        notes.append("no d2t: rebuilt from t2d")
+        return np.flatnonzero(mask)
+    ids = offsets + np.arange(len(offsets))
+    if mask is None:
+        notes.append("no t2d: rebuilt from d2t")
+        if _could_be_ids(offsets, vocab_size):
+            if ids.max() >= vocab_size:
+                raise _absolute(offsets, where)
+            notes.append("d2t is read as offsets, but it could be target ids as well")
+        return ids
+    marked = np.flatnonzero(mask)
+    if not np.array_equal(marked, np.sort(ids)):
+        if np.array_equal(marked, np.sort(offsets)):
+            raise _absolute(offsets, where)
+        raise InputError(
+            f"{where}: d2t (offsets) means {len(ids)} ids that are not the {len(marked)} that t2d "
+            "marks, expected the same ids"
+        )
+    return ids
+
+
+def _could_be_ids(offsets: np.ndarray, vocab_size: int) -> bool:
+    """Whether every number is another id; offsets repeat wherever two ids are neighbours."""
+    return (
+        len(offsets) > 1
+        and len(np.unique(offsets)) == len(offsets)
+        and bool(offsets.min() >= 0 and offsets.max() < vocab_size)
+    )
+
+
+def _absolute(offsets: np.ndarray, where: str) -> InputError:
+    return InputError(
+        f"{where}: d2t holds target ids ({offsets.min()} to {offsets.max()}), expected offsets, "
+        "target id minus draft id"
+    )

@@ -1,0 +1,97 @@
+"""Documents become padded batches, and padding counts for nothing."""
+
+import numpy as np
+import pytest
+
+from eagle3_jax.batches import batches
+from eagle3_jax.structs import Document
+
+RNG = np.random.default_rng(0)
+
+
+def document(length, *, width=2, stored=4, embeddings=True, dtype=np.float32):
+    return Document(
+        ids=RNG.integers(1, 9, length).astype(np.int32),
+        answer=RNG.integers(0, 2, length).astype(bool),
+        states=RNG.normal(size=(length, stored, width)).astype(dtype),
+        embeddings=RNG.normal(size=(length, 3)).astype(np.float32) if embeddings else None,
+    )
+
+
+def test_a_document_keeps_its_place_and_the_rest_is_padding():
+    text = document(3)
+    [batch] = batches([text], slots=(0, 1, 2), columns=8, bucket=4)
+    assert batch.ids.shape == (2, 4)
+    np.testing.assert_array_equal(batch.ids[0, :3], text.ids)
+    np.testing.assert_array_equal(batch.answer[0, :3], text.answer)
+    np.testing.assert_array_equal(batch.embeddings[0, :3], text.embeddings)
+    np.testing.assert_array_equal(batch.aux[0, :3], text.states[:, :3].reshape(3, 6))
+    assert batch.valid.tolist() == [[True, True, True, False], [False] * 4]
+    for part in batch:
+        assert not part[0, 3:].any()
+        assert not part[1:].any()
+    assert batch.ids.dtype == np.int32
+    assert batch.answer.dtype == batch.valid.dtype == np.bool_
+
+
+def test_stored_states_are_taken_in_the_order_of_the_slots():
+    text = document(2)
+    [batch] = batches([text], slots=(3, 1), columns=2, bucket=2)
+    np.testing.assert_array_equal(batch.aux[0, :, :2], text.states[:, 3])
+    np.testing.assert_array_equal(batch.aux[0, :, 2:], text.states[:, 1])
+
+
+def test_every_length_has_one_shape_and_no_document_is_lost():
+    texts = [document(length) for length in (3, 9, 4, 1, 12, 2, 8, 5)]
+    found = list(batches(texts, slots=(0,), columns=8, bucket=4))
+    assert sorted(batch.ids.shape for batch in found) == [(1, 8)] * 2 + [(1, 12)] * 2 + [(2, 4)] * 2
+    rows = [row[mask] for batch in found for row, mask in zip(batch.ids, batch.valid, strict=True)]
+    kept = sorted(row.tolist() for row in rows if len(row))
+    assert kept == sorted(text.ids.tolist() for text in texts)
+
+
+def test_a_document_of_exactly_a_bucket_is_not_padded():
+    [batch] = batches([document(8)], slots=(0,), columns=8, bucket=4)
+    assert batch.ids.shape == (1, 8)
+    assert batch.valid.all()
+
+
+def test_a_full_batch_leaves_before_the_input_ends():
+    seen = []
+
+    def source():
+        for number in range(4):
+            seen.append(number)
+            yield document(4)
+
+    next(batches(source(), slots=(0,), columns=8, bucket=4))
+    assert seen == [0, 1]
+
+
+def test_a_document_longer_than_a_batch_has_a_row_to_itself():
+    found = list(batches([document(9), document(9)], slots=(0,), columns=4, bucket=4))
+    assert [batch.ids.shape for batch in found] == [(1, 12)] * 2
+
+
+def test_a_table_takes_the_place_of_stored_embeddings():
+    table = RNG.normal(size=(9, 5)).astype(np.float16)
+    for stored in (True, False):
+        text = document(3, embeddings=stored)
+        [batch] = batches([text], slots=(0,), table=table, columns=4, bucket=4)
+        np.testing.assert_array_equal(batch.embeddings[0, :3], table[text.ids])
+        assert batch.embeddings.dtype == np.float16
+
+
+def test_states_keep_their_type():
+    [batch] = batches([document(3, dtype=np.float16)], slots=(0,), columns=4, bucket=4)
+    assert batch.aux.dtype == np.float16
+
+
+def test_without_embeddings_a_table_is_asked_for():
+    message = r"a document stores no embeddings \(boundary 0\), expected a token table"
+    with pytest.raises(ValueError, match=message):
+        list(batches([document(3, embeddings=False)], slots=(0,), columns=4, bucket=4))
+
+
+def test_no_documents_make_no_batches():
+    assert list(batches([], slots=(0,))) == []

@@ -1,0 +1,48 @@
+"""Soft-target cross-entropy, masks and step weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eagle3_jax.losses import masked_sum, soft_target_cross_entropy, step_weights
+from tests.conftest import close
+from tests.reference import softmax
+
+
+def test_cross_entropy_is_minus_the_sum_of_p_log_q():
+    rng = np.random.default_rng(0)
+    logits, teacher = 3 * rng.normal(size=(2, 2, 3, 5))
+    expected = -np.sum(softmax(teacher) * np.log(softmax(logits)), -1)
+    close(soft_target_cross_entropy(jnp.float32(logits), jnp.float32(teacher)), expected)
+
+
+def test_a_perfect_draft_is_left_with_the_teachers_entropy():
+    even = jnp.zeros((1, 4))
+    close(soft_target_cross_entropy(even, even), [np.log(4.0)])
+
+
+def test_the_gradient_is_q_minus_p_and_none_reaches_the_teacher():
+    logits, teacher = jnp.array([1.0, 2.0, -1.0]), jnp.array([0.5, 0.0, 0.5])
+    to_draft, to_teacher = jax.grad(soft_target_cross_entropy, argnums=(0, 1))(logits, teacher)
+    close(to_draft, softmax(np.float64(logits)) - softmax(np.float64(teacher)))
+    assert not to_teacher.any()
+
+
+def test_large_and_half_precision_logits_are_handled_in_float32():
+    logits = jnp.array([3e4, 0.0], jnp.float16)
+    found = soft_target_cross_entropy(logits, jnp.array([0.0, 0.0], jnp.float16))
+    assert found.dtype == jnp.float32
+    close(found, 1.5e4)
+
+
+def test_what_is_masked_counts_for_nothing_even_where_it_is_not_a_number():
+    values = jnp.array([[1.0, jnp.nan], [2.0, jnp.inf]])
+    total, number = masked_sum(values, jnp.array([[True, False], [True, False]]))
+    assert (float(total), float(number)) == (3.0, 2.0)
+    empty = masked_sum(values, jnp.zeros((2, 2), bool))
+    assert [float(part) for part in empty] == [0.0, 0.0]
+
+
+def test_a_step_weighs_decay_times_the_one_before():
+    close(step_weights(4, 0.5), [1.0, 0.5, 0.25, 0.125])
+    close(step_weights(3, 1.0), [1.0, 1.0, 1.0])
