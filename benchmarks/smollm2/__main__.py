@@ -17,8 +17,8 @@ from benchmarks.smollm2.ship import ship
 from benchmarks.smollm2.train import train
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler()])
-answer("held_out")
-answer("held_out_chat")
-answer("train")
+for split in ("familiar", "unfamiliar", "chat"):
+    answer(split)
+answer("train", documents=2560)
 train()
 ship()

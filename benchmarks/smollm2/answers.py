@@ -29,10 +29,13 @@ from converters.targets import LoadedTarget, load_target
 from eagle3_jax import generate
 from eagle3_jax.structs import Document
 
-Split = Literal["train", "held_out_chat", "held_out"]
+# What the prompts of each split are: see `prompts_of`.
+Split = Literal["train", "familiar", "unfamiliar", "chat"]
+SHIPPED: tuple[Split, ...] = ("familiar", "unfamiliar")
 BOUNDARIES = (2, 15, 27)  # the default capture of 30 layers
 LONGEST_PROMPT = 64
 LONGEST = 208
+_FAMILIAR = 48
 _ROWS = 96
 _FRESH = 16  # prompts that are prefilled together
 _STEPS = 16  # decoding steps between two looks at which rows are done
@@ -47,13 +50,24 @@ class Prompt(NamedTuple):
 
 
 def prompts_of(split: Split) -> list[str]:
-    """The prompts of a split, in the order in which they are answered."""
-    if split == "held_out":
-        return held_out_prompts()
-    if split == "held_out_chat":
-        return chitchat_prompts(held_out=True)
-    mixed = itertools.zip_longest(training_prompts(), chitchat_prompts(held_out=False))
-    return [prompt for pair in mixed for prompt in pair if prompt is not None]
+    """The prompts of a split, in the order in which they are answered.
+
+    No prompt is in two splits. `train` is half prompts written for this project, half chats;
+    `chat` is held-out chats; `familiar` is held-out prompts of the written kinds, the same
+    templates filled otherwise; `unfamiliar` is prompts of other kinds.
+    """
+    written = training_prompts()
+    match split:
+        case "train":
+            own, chats = written[:-_FAMILIAR], chitchat_prompts(held_out=False)
+            mixed = itertools.zip_longest(own, chats)
+            return [prompt for pair in mixed for prompt in pair if prompt is not None]
+        case "familiar":
+            return written[-_FAMILIAR:]
+        case "unfamiliar":
+            return held_out_prompts()
+        case "chat":
+            return chitchat_prompts(held_out=True)
 
 
 def shard_directory(split: Split) -> Path:
@@ -82,7 +96,7 @@ def answer(split: tyro.conf.Positional[Split], documents: int | None = None) -> 
     target = load_target(target_directory())
     # What is shipped must not need the target's table; what stays in the cache can look it up.
     table = target.params["embed_tokens"].astype(ml_dtypes.bfloat16)
-    answered = _stream(target, waiting, table if split == "held_out" else None)
+    answered = _stream(target, waiting, table if split in SHIPPED else None)
     with Progress() as progress:
         task = progress.add_task(f"answering {split}", total=len(waiting))
         for index in itertools.count(len(present)):

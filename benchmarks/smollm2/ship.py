@@ -2,8 +2,8 @@
 
     python -m benchmarks.smollm2.ship
 
-The shards are the answers to the first of the prompts that were written for this project, as
-many as fit; nothing is chosen by how well the draft does on it.
+The shards are the answers to the first prompts of two held-out splits, as many as fit; nothing
+is chosen by how well the draft does on it.
 """
 
 import importlib.metadata
@@ -18,8 +18,13 @@ import numpy as np
 import tyro
 
 import eagle3_jax
-from benchmarks.smollm2.answers import BOUNDARIES, LONGEST, shard_directory
-from benchmarks.smollm2.prompts import held_out_prompts
+from benchmarks.smollm2.answers import (
+    BOUNDARIES,
+    LONGEST,
+    Split,
+    prompts_of,
+    shard_directory,
+)
 from benchmarks.smollm2.target import NAME, target_directory
 from benchmarks.smollm2.train import STORED, documents_of, draft_directory, run_file
 from converters.drafts import LoadedDraft, load_draft
@@ -31,8 +36,13 @@ from eagle3_jax.evaluate import evaluate
 from eagle3_jax.metrics import figures
 from eagle3_jax.structs import Document
 
-_SHARD_BYTES = 13_900_000
+_ROOM: dict[Split, int] = {"familiar": 9_200_000, "unfamiliar": 4_600_000}  # bytes
 _STEPS = 5
+_WHAT: dict[Split, str] = {
+    "familiar": "held-out prompts of the kinds that the training prompts are of",
+    "unfamiliar": "prompts of other kinds, written one by one",
+    "chat": "held-out openings and topics of chitchat-dataset",
+}
 
 
 def ship(destination: Path = Path(eagle3_jax.__file__).parent / "demo") -> Path:
@@ -46,42 +56,37 @@ def ship(destination: Path = Path(eagle3_jax.__file__).parent / "demo") -> Path:
     """
     draft = load_draft(draft_directory())
     table = load_target(target_directory()).params["embed_tokens"].astype(ml_dtypes.bfloat16)
-    shipped, numbers = _first_that_fit(_held_out())
     with whole_directory(destination, overwrite=True) as building:
         shutil.copytree(draft_directory(), building / "draft")
-        info = ShardInfo(
-            (*BOUNDARIES, 30),
-            "pre_norm",
-            NAME,
-            {"prompts": [held_out_prompts()[n] for n in numbers]},
-        )
-        write_shard(building / "shards" / "held_out.safetensors", shipped, info)
-        card = _card(draft, shipped, table)
-        write_json(building / "card.json", card)
+        shipped = {}
+        for split, room in _ROOM.items():
+            numbers, documents = _first_that_fit(split, room)
+            prompts = [prompts_of(split)[number] for number in numbers]
+            info = ShardInfo((*BOUNDARIES, 30), "pre_norm", NAME, {"prompts": prompts})
+            write_shard(building / "shards" / f"{split}.safetensors", documents, info)
+            shipped[split] = documents
+        write_json(building / "card.json", _card(draft, shipped, table))
     return destination
 
 
-def _held_out() -> list[tuple[int, Document]]:
-    """The answered prompts that were written for this project, in the prompts' order."""
+def _first_that_fit(split: Split, room: int) -> tuple[list[int], list[Document]]:
+    """The answers to a split's first prompts, and the prompts' numbers."""
     answered = []
-    for file in sorted(shard_directory("held_out").glob("*.safetensors")):
+    for file in sorted(shard_directory(split).glob("*.safetensors")):
         numbers: list[int] = read_info(file).notes["prompts"]  # type: ignore[assignment]
         answered += zip(numbers, read_documents(file), strict=True)
-    return sorted(answered, key=lambda pair: pair[0])
-
-
-def _first_that_fit(answered: list[tuple[int, Document]]) -> tuple[list[Document], list[int]]:
-    documents, numbers, size = [], [], 0
-    for number, document in answered:
-        size += sum(part.nbytes for part in document if part is not None)
-        if size > _SHARD_BYTES:
+    fitting = []
+    for number, document in sorted(answered, key=lambda pair: pair[0]):
+        room -= sum(part.nbytes for part in document if part is not None)
+        if room < 0:
             break
-        documents.append(document)
-        numbers.append(number)
-    return documents, numbers
+        fitting.append((number, document))
+    return [number for number, _ in fitting], [document for _, document in fitting]
 
 
-def _card(draft: LoadedDraft, shipped: list[Document], table: np.ndarray) -> dict[str, Any]:
+def _card(
+    draft: LoadedDraft, shipped: dict[Split, list[Document]], table: np.ndarray
+) -> dict[str, Any]:
     training = documents_of("train")
     return {
         "draft": "EAGLE-3 draft of SmolLM2-135M-Instruct, trained by this project",
@@ -101,12 +106,12 @@ def _card(draft: LoadedDraft, shipped: list[Document], table: np.ndarray) -> dic
         "draft_vocabulary": f"the {draft.config.draft_vocab_size} most frequent ids of the "
         "training answers",
         "held_out": {
-            "shipped": _figures(draft, shipped, table)
-            | {"what": "the first of the prompts written for this project; in the package"},
-            "written": _figures(draft, documents_of("held_out"), table)
-            | {"what": "all 48 prompts written for this project, in no training text"},
-            "chat": _figures(draft, documents_of("held_out_chat"), table)
-            | {"what": "openings and topics of chitchat-dataset that are in no training text"},
+            split: {"what": what} | _figures(draft, documents_of(split), table)
+            for split, what in _WHAT.items()
+        },
+        "shipped": {
+            split: {"what": "the first of these that fit"} | _figures(draft, documents, table)
+            for split, documents in shipped.items()
         },
         "precision": "float32 arithmetic on the shipped bfloat16 parameters and states",
         "packages": {
