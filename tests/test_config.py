@@ -124,7 +124,7 @@ def test_configurations_are_frozen_and_hashable():
     config = tiny_config(rope=RopeConfig(scaling=DynamicScaling(2.0, 8)))
     assert hash(config) == hash(dataclasses.replace(config))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        config.num_aux = 1  # type: ignore[misc]
+        config.num_aux = 1
 
 
 def test_the_defaults_are_those_of_the_papers_draft():

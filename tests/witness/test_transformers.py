@@ -24,8 +24,11 @@ TOLERANCE = 1e-5  # of numbers of order 1
 
 def _same(ours: Any, theirs: np.ndarray, name: str = "") -> None:
     assert np.shape(ours) == theirs.shape, name
+    # A residual stream grows from layer to layer, and its rounding with it: the slack is of the
+    # array's own size where that is above 1.
+    size = max(1.0, float(np.sqrt(np.mean(np.square(theirs)))))
     np.testing.assert_allclose(
-        np.asarray(ours), theirs, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name
+        np.asarray(ours), theirs, rtol=TOLERANCE, atol=TOLERANCE * size, err_msg=name
     )
 
 
