@@ -41,7 +41,7 @@ draft.config
 # the draft's own boundaries are looked up in it.
 
 # %%
-shard = demo / "shards" / "held_out.safetensors"
+shard = demo / "shards" / "familiar.safetensors"
 info = read_info(shard)
 slots = tuple(info.boundaries.index(boundary) for boundary in draft.boundaries or ())
 documents = list(read_documents(shard))
