@@ -34,6 +34,7 @@ demo = Path(eagle3_jax.__file__).parent / "demo"
 draft = load_draft(demo / "draft")
 params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), draft.params)
 kernel = head_kernel(draft.config, params)
+target_ids = jnp.asarray(draft.vocab.target_ids)
 draft.config
 
 # %% [markdown]
@@ -65,7 +66,7 @@ def predict(params, features):
         features.aux.astype(jnp.float32),
         features.embeddings.astype(jnp.float32),
         steps=STEPS,
-        read=lambda _, step: greedy_ids(step.head_input, kernel, draft.vocab.target_ids),
+        read=lambda _, step: greedy_ids(step.head_input, kernel, target_ids),
         valid=features.valid,
     )
 
