@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 from jaxtyping import Array, Float
 
-from eagle3_jax.config import AttentionConfig
+from eagle3_jax.config import AttentionConfig, DraftConfig, TargetConfig
 from eagle3_jax.ops import attend, rms_norm, rotate, write_branch, write_context
 from eagle3_jax.structs import KV, Memory, Rotation, View
 
@@ -122,3 +122,25 @@ class Mlp(nn.Module):
     def __call__(self, x: Float[Array, "*dims D"]) -> Float[Array, "*dims D"]:
         """Apply to every position."""
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DecoderLayer(nn.Module):
+    """A pre-norm decoder layer: every layer of a target, and a draft's layers after the first."""
+
+    config: DraftConfig | TargetConfig
+
+    def setup(self) -> None:
+        """Declare norms, attention and MLP under Hugging Face's names."""
+        c = self.config
+        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.self_attn = Attention(c.attention, c.hidden_size, c.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.mlp = Mlp(c.intermediate_size, c.hidden_size, c.mlp_bias)
+
+    def __call__(
+        self, x: Float[Array, "B T D"], turn: Rotation, memory: Memory | None, view: View
+    ) -> tuple[Float[Array, "B T D"], Memory]:
+        """From one boundary to the next."""
+        mixed, memory = self.self_attn(self.input_layernorm(x), turn, memory, view)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), memory

@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.config import DraftConfig
-from eagle3_jax.layers import Attention, Mlp, RMSNorm
+from eagle3_jax.layers import Attention, DecoderLayer, Mlp, RMSNorm
 from eagle3_jax.ops import visible
 from eagle3_jax.rope import rotation
 from eagle3_jax.structs import KV, DraftStep, Memory, Rotation, View
@@ -56,28 +56,6 @@ class FirstLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x)), memory
 
 
-class LaterLayer(nn.Module):
-    """A plain pre-norm decoder layer: width D, no embedding."""
-
-    config: DraftConfig
-
-    def setup(self) -> None:
-        """Declare two norms, attention and MLP."""
-        c = self.config
-        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.self_attn = Attention(c.attention, c.hidden_size, c.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.mlp = Mlp(c.intermediate_size, c.hidden_size, c.mlp_bias)
-
-    def __call__(
-        self, hidden: Float[Array, "B T D"], turn: Rotation, memory: Memory | None, view: View
-    ) -> tuple[Float[Array, "B T D"], Memory]:
-        """One layer over every column."""
-        mixed, memory = self.self_attn(self.input_layernorm(hidden), turn, memory, view)
-        x = hidden + mixed
-        return x + self.mlp(self.post_attention_layernorm(x)), memory
-
-
 class Drafter(nn.Module):
     """An EAGLE-3 draft as a pure function of its parameters.
 
@@ -97,7 +75,7 @@ class Drafter(nn.Module):
             self.input_norm = RMSNorm(c.aux_width, c.rms_norm_eps)
         if c.fc_norm:
             self.fc_norm = [RMSNorm(c.target_hidden_size, c.rms_norm_eps) for _ in range(c.num_aux)]
-        later = [LaterLayer(c) for _ in range(c.num_layers - 1)]
+        later = [DecoderLayer(c) for _ in range(c.num_layers - 1)]
         self.layers = [FirstLayer(c), *later]
         if c.final_norm:
             self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)

@@ -14,32 +14,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import TargetConfig
-from eagle3_jax.layers import Attention, Mlp, RMSNorm
+from eagle3_jax.layers import DecoderLayer, RMSNorm
 from eagle3_jax.ops import project, visible
 from eagle3_jax.rope import rotation
-from eagle3_jax.structs import KV, Memory, Rotation, TargetOutput, View
-
-
-class TargetLayer(nn.Module):
-    """A pre-norm decoder layer."""
-
-    config: TargetConfig
-
-    def setup(self) -> None:
-        """Declare norms, attention and MLP under Hugging Face's names."""
-        c = self.config
-        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.self_attn = Attention(c.attention, c.hidden_size, c.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.mlp = Mlp(c.intermediate_size, c.hidden_size, c.mlp_bias)
-
-    def __call__(
-        self, x: Float[Array, "B T D"], turn: Rotation, memory: Memory | None, view: View
-    ) -> tuple[Float[Array, "B T D"], Memory]:
-        """From one boundary to the next."""
-        mixed, memory = self.self_attn(self.input_layernorm(x), turn, memory, view)
-        x = x + mixed
-        return x + self.mlp(self.post_attention_layernorm(x)), memory
+from eagle3_jax.structs import KV, Memory, TargetOutput, View
 
 
 class Target(nn.Module):
@@ -53,7 +31,7 @@ class Target(nn.Module):
         self.embed_tokens = self.param(
             "embed_tokens", nn.initializers.normal(0.02), (c.vocab_size, c.hidden_size)
         )
-        self.layers = [TargetLayer(c) for _ in range(c.num_layers)]
+        self.layers = [DecoderLayer(c) for _ in range(c.num_layers)]
         self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         if not c.tie_embeddings:
             self.lm_head = nn.Dense(c.vocab_size, use_bias=False)

@@ -12,10 +12,11 @@ from converters.targets import load_target
 from converters.trees import to_tree
 from eagle3_jax.config import AttentionConfig, TargetConfig
 from eagle3_jax.generate import greedy
+from eagle3_jax.layers import DecoderLayer
 from eagle3_jax.ops import rms_norm, visible
 from eagle3_jax.rope import rotation
 from eagle3_jax.structs import View
-from eagle3_jax.target import Target, TargetLayer, logits
+from eagle3_jax.target import Target, logits
 
 pytestmark = pytest.mark.witness
 
@@ -93,7 +94,7 @@ def test_layer(transformers_run, layer_name):
     )
     slots = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
     ours: Any
-    ours, _ = TargetLayer(config).apply(
+    ours, _ = DecoderLayer(config).apply(
         {"params": jax.tree.map(jnp.asarray, to_tree(given))},
         x,
         rotation(config.rope, config.attention.head_dim, positions),
