@@ -11,8 +11,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import tyro
@@ -26,18 +24,14 @@ from benchmarks.smollm2.answers import (
     shard_directory,
 )
 from benchmarks.smollm2.target import NAME, target_directory
-from benchmarks.smollm2.train import STORED, documents_of, draft_directory, run_file
+from benchmarks.smollm2.train import documents_of, draft_directory, held_out_figures, run_file
 from converters.drafts import LoadedDraft, load_draft
 from converters.files import read_json, whole_directory, write_json
 from converters.shards import ShardInfo, read_documents, read_info, write_shard
 from converters.targets import load_target
-from eagle3_jax.batches import batches
-from eagle3_jax.evaluate import evaluate
-from eagle3_jax.metrics import figures
 from eagle3_jax.structs import Document
 
 _ROOM: dict[Split, int] = {"familiar": 9_200_000, "unfamiliar": 4_600_000}  # bytes
-_STEPS = 5
 _WHAT: dict[Split, str] = {
     "familiar": "held-out prompts of the kinds that the training prompts are of",
     "unfamiliar": "prompts of other kinds, written one by one",
@@ -126,20 +120,11 @@ def _card(
 
 
 def _figures(draft: LoadedDraft, documents: list[Document], table: np.ndarray) -> dict[str, Any]:
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), draft.params)
-    counts = evaluate(
-        draft.config,
-        params,
-        params["lm_head"]["kernel"],
-        draft.vocab,
-        batches(documents, slots=STORED[:-1], table=table, columns=4 * LONGEST, bucket=LONGEST),
-        steps=_STEPS,
-    )
     return {
         "documents": len(documents),
         "tokens": sum(len(d.ids) for d in documents),
         "answer_tokens": int(sum(d.answer.sum() for d in documents)),
-        **figures(counts),
+        **held_out_figures(draft, documents, table),
     }
 
 
