@@ -65,6 +65,20 @@ def test_counts_of_padded_batches_agree_with_counting_column_by_column():
     assert 0 < expected["joint"][1] < expected["joint"][0] < expected["covered"][0]
 
 
+def test_a_key_that_is_not_valid_is_seen_by_no_column():
+    texts = [document(8, seed) for seed in range(32)]
+    [features] = batches(texts, slots=(0, 1, 2), columns=256, bucket=8)
+    # Column 0 has nothing due in two steps, and its key is hidden.
+    hidden = features._replace(
+        answer=features.answer & (np.arange(8) >= 4), valid=features.valid.at[:, 0].set(False)
+    )
+    noisy = hidden._replace(aux=hidden.aux.at[:, 0].multiply(-50.0))
+    found, again = (
+        evaluate(CONFIG, PARAMS, KERNEL, VOCAB, [part], steps=STEPS) for part in (hidden, noisy)
+    )
+    assert found.right.tolist() == again.right.tolist()
+
+
 def test_no_document_is_an_error():
     with pytest.raises(ValueError, match="found no document, expected at least one"):
         evaluate(CONFIG, PARAMS, KERNEL, VOCAB, batched([]), steps=STEPS)

@@ -101,6 +101,17 @@ def test_padding_does_not_change_loss_or_gradient(measured):
     jax.tree.map(np.testing.assert_array_equal, other, gradients)
 
 
+def test_a_key_that_is_not_valid_is_seen_by_no_column(measured):
+    run = measured[0]
+    params, _, features, last = example()
+    answer = features.answer & (jnp.arange(8) >= 5)  # column 0 has nothing due in three steps
+    hidden = features._replace(answer=answer, valid=features.valid.at[:, 0].set(False))
+    noisy = hidden._replace(aux=hidden.aux.at[:, 0].set(50.0))
+    (loss, _), _ = run(params, hidden, last)
+    (again, _), _ = run(params, noisy, last)
+    assert float(again) == float(loss)
+
+
 def test_without_answers_the_loss_is_zero_and_not_a_division_by_zero(measured):
     run = measured[0]
     params, _, features, last = example()
