@@ -85,19 +85,37 @@ def unrolled(
     embeddings: jax.Array,
     *,
     steps: int = STEPS,
+    whole: bool = False,
     **options: Any,
 ) -> tuple[jax.Array, jax.Array]:
     """States handed on and head inputs of every step and column, `[K,B,T,D]` each.
 
-    Run operation by operation: tests of many configurations then share what is compiled.
+    By default run operation by operation, so that configurations of the same shapes share what
+    is compiled; with `whole` compiled as one, which is faster for shapes that few tests have.
     """
+    if whole:
+        return _compiled(config, params, aux, embeddings, steps, options)
     with jax.disable_jit():
-        return unroll(
-            config,
-            params,
-            aux,
-            embeddings,
-            steps=steps,
-            read=lambda _, step: (step.state, step.head_input),
-            **options,
-        )
+        return _states_and_reads(config, params, aux, embeddings, steps, options)
+
+
+def _states_and_reads(
+    config: DraftConfig,
+    params: Any,
+    aux: jax.Array,
+    embeddings: jax.Array,
+    steps: int,
+    options: dict[str, Any],
+) -> tuple[jax.Array, jax.Array]:
+    return unroll(
+        config,
+        params,
+        aux,
+        embeddings,
+        steps=steps,
+        read=lambda _, step: (step.state, step.head_input),
+        **options,
+    )
+
+
+_compiled = jax.jit(_states_and_reads, static_argnums=(0, 4))

@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 
 from eagle3_jax.generate import Decoding, decode, greedy, idle, insert, prefill
-from eagle3_jax.target import Target, logits
+from eagle3_jax.target import logits
 from tests.conftest import close
-from tests.test_target import target_params, tiny_target
+from tests.test_target import run, target_params, tiny_target
 
 CONFIG = tiny_target(num_layers=2)
 PARAMS = target_params(CONFIG, seed=2)
 NEW, BOUNDARIES = 5, (0, 1)
 PROMPTS = np.random.default_rng(3).integers(0, 16, (3, 4)).astype(np.int32)
 LENGTHS = np.array([4, 2, 3], np.int32)
+
+
+begun = jax.jit(prefill, static_argnums=(0, 4))
+going_on = jax.jit(decode, static_argnums=(0, 3, 4, 5))
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -43,7 +47,7 @@ def uncached(prompt, new):
     text = list(prompt)
     for _ in range(new):
         padded = jnp.asarray([text + [0] * (10 - len(text))], jnp.int32)
-        output = Target(CONFIG).apply({"params": PARAMS}, padded, (0, 1, 2))
+        output = run(CONFIG, PARAMS, padded, (0, 1, 2))
         scores = logits(CONFIG, PARAMS, output.post_norm[0, len(text) - 1])
         text.append(int(jnp.argmax(scores)))
     return text[len(prompt) :], output.states[0]
@@ -62,7 +66,7 @@ def test_states_captured_on_the_way_are_those_of_a_full_pass(answered):
     for row, length in enumerate(LENGTHS):
         text = [*PROMPTS[row, :length], *np.asarray(answered.ids[:, row])]
         padded = jnp.asarray([text + [0] * (10 - len(text))], jnp.int32)
-        output = Target(CONFIG).apply({"params": PARAMS}, padded, (0, 1, 2))
+        output = run(CONFIG, PARAMS, padded, (0, 1, 2))
         close(answered.states[:, row], output.states[0, length : length + NEW])
 
 
@@ -88,25 +92,23 @@ def test_a_row_ends_with_its_end_token_and_the_others_go_on(answered):
 
 
 def test_prefill_chooses_after_the_last_token_of_each_prompt(answered):
-    decoding, states = prefill(
-        CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), BOUNDARIES
-    )
+    decoding, states = begun(CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), BOUNDARIES)
     assert decoding.token.tolist() == answered.ids[0].tolist()
     assert decoding.length.tolist() == LENGTHS.tolist()
     assert not decoding.done.any()
-    whole = Target(CONFIG).apply({"params": PARAMS}, jnp.asarray(PROMPTS), (*BOUNDARIES, 2))
+    whole = run(CONFIG, PARAMS, jnp.asarray(PROMPTS), (*BOUNDARIES, 2))
     close(states, whole.states)
 
 
 def test_idle_rows_are_done_and_read_nothing():
     waiting = idle(CONFIG, 3, 12, jnp.float32)
     assert waiting.done.all()
-    _, captured = decode(CONFIG, PARAMS, waiting, 2, (), ())
+    _, captured = going_on(CONFIG, PARAMS, waiting, NEW, BOUNDARIES, ())
     assert not captured.live.any()
 
 
 def test_prompts_are_inserted_into_the_rows_named_and_surplus_rows_are_dropped(answered):
-    fresh, _ = prefill(CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), BOUNDARIES)
+    fresh, _ = begun(CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), BOUNDARIES)
     waiting = idle(CONFIG, 3, 12, jnp.float32)
     stale = waiting._replace(memory=jax.tree.map(lambda part: part + 9.0, waiting.memory))
     # Prompt 0 goes to row 2, prompt 2 to row 0; prompt 1 is padding of the batch.
@@ -114,7 +116,7 @@ def test_prompts_are_inserted_into_the_rows_named_and_surplus_rows_are_dropped(a
     assert isinstance(placed, Decoding)
     assert placed.done.tolist() == [False, True, False]
     assert placed.length.tolist() == [3, 0, 4]
-    _, captured = decode(CONFIG, PARAMS, placed, NEW, BOUNDARIES, ())
+    _, captured = going_on(CONFIG, PARAMS, placed, NEW, BOUNDARIES, ())
     assert captured.live[:, 0].all()
     assert captured.live[:, 2].all()
     assert not captured.live[:, 1].any()
@@ -124,17 +126,27 @@ def test_prompts_are_inserted_into_the_rows_named_and_surplus_rows_are_dropped(a
 
 
 def test_a_row_whose_memory_is_full_is_done():
-    fresh, _ = prefill(CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), ())
+    fresh, _ = begun(CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), BOUNDARIES)
     placed = insert(idle(CONFIG, 3, 6, jnp.float32), fresh, jnp.arange(3))
-    after, captured = decode(CONFIG, PARAMS, placed, NEW, (), ())
+    after, captured = going_on(CONFIG, PARAMS, placed, NEW, BOUNDARIES, ())
     # Room for 6: prompts of 4, 2 and 3 leave 2, 4 and 3 tokens.
     assert captured.live.sum(axis=0).tolist() == [2, 4, 3]
     assert after.done.all()
 
 
 def test_decoding_goes_on_where_it_stopped(answered):
-    fresh, _ = prefill(CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), BOUNDARIES)
+    fresh, _ = begun(CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), BOUNDARIES)
     placed = insert(idle(CONFIG, 3, 12, jnp.float32), fresh, jnp.arange(3))
-    half, first = decode(CONFIG, PARAMS, placed, 2, BOUNDARIES, ())
-    _, second = decode(CONFIG, PARAMS, half, NEW - 2, BOUNDARIES, ())
+    half, first = going_on(CONFIG, PARAMS, placed, 2, BOUNDARIES, ())
+    _, second = going_on(CONFIG, PARAMS, half, NEW - 2, BOUNDARIES, ())
     np.testing.assert_array_equal(jnp.concatenate([first.ids, second.ids]), answered.ids)
+
+
+def test_a_row_that_is_done_stays_as_it_ended(answered):
+    end = int(answered.ids[0, 1])  # row 1 ends at once, row 0 never
+    fresh, _ = begun(CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), BOUNDARIES)
+    placed = insert(idle(CONFIG, 3, 12, jnp.float32), fresh, jnp.arange(3))
+    after, captured = going_on(CONFIG, PARAMS, placed, NEW, BOUNDARIES, (end,))
+    assert after.done.tolist()[:2] == [False, True]
+    assert after.length.tolist()[:2] == [LENGTHS[0] + NEW, LENGTHS[1] + 1]
+    assert captured.ids[:, 1].tolist() == [end] * NEW

@@ -1,5 +1,6 @@
 """Counts and figures against examples worked by hand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ EVERY = np.ones(10, bool)
 
 def counted(predicted, ids, answer, in_draft=EVERY):
     """Counts of one row, as lists."""
-    found = count(
+    found = jax.jit(count)(
         jnp.asarray(predicted, jnp.int32)[:, None],
         jnp.asarray(ids, jnp.int32)[None],
         jnp.asarray(answer, bool)[None],

@@ -69,7 +69,8 @@ def agrees_with_the_reference(config, seed=0, start=0, tolerance=1e-5):
     params = random_params(config, seed)
     aux, embeddings = random_text(config, seed=seed + 1)
     positions = start + jnp.arange(COLUMNS)[None]
-    found = unrolled(config, params, aux, embeddings, positions=positions)
+    grouped = config.attention.num_kv_heads == 2 and config.attention.head_dim == 4
+    found = unrolled(config, params, aux, embeddings, positions=positions, whole=not grouped)
     expected = reference.unroll(
         config,
         params,
@@ -277,6 +278,25 @@ def test_parameters_are_named_as_checkpoints_name_them():
     }
 
 
+@pytest.mark.parametrize(
+    ("changes", "biased"),
+    [
+        ({}, set()),
+        ({"fc_bias": True}, {"fc"}),
+        ({"mlp_bias": True}, {"gate_proj", "up_proj", "down_proj"}),
+        ({"attention": attention(bias=True)}, {"q_proj", "k_proj", "v_proj"}),
+        ({"attention": attention(output_bias=True)}, {"o_proj"}),
+    ],
+)
+def test_a_bias_stands_where_its_knob_says_in_every_layer(changes, biased):
+    leaves = jax.tree_util.tree_leaves_with_path(
+        random_params(tiny_config(num_layers=2, **changes))
+    )
+    found = [path[-2].key for path, _ in leaves if path[-1].key == "bias"]
+    expected = sorted(name for name in biased for _ in range(1 if name == "fc" else 2))
+    assert sorted(found) == expected
+
+
 def test_what_the_config_leaves_out_is_not_a_parameter():
     config = tiny_config(final_norm=False, num_aux=0, head="target", draft_vocab_size=32)
     assert set(random_params(config)) == {"layers_0"}
@@ -319,7 +339,7 @@ def test_bfloat16_parameters_make_bfloat16_states_near_the_float32_ones():
         return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), tree)
 
     rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), half((params, aux, embeddings)))
-    states, reads = unrolled(config, *half((params, aux, embeddings)))
+    states, reads = unrolled(config, *half((params, aux, embeddings)), whole=True)
     assert states.dtype == reads.dtype == jnp.bfloat16
     exact_states, exact_reads = unrolled(config, *rounded)
     close(reads, exact_reads, 3e-2)

@@ -158,7 +158,7 @@ def dense(query, keys, values, mask, scale):
     return weights / weights.sum() @ values
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (6, 3)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 3), (4, 1)])
 @pytest.mark.parametrize("slot", [None, 0, 1, 2])
 def test_attention_is_one_softmax_over_context_and_own_branch(heads, kv_heads, slot):
     rows, columns, length, slots, width = 2, 3, 5, 3, 4
@@ -166,7 +166,7 @@ def test_attention_is_one_softmax_over_context_and_own_branch(heads, kv_heads, s
     context = KV(*(normal(rows, kv_heads, length, width) for _ in "kv"))
     branch = KV(*(normal(rows, kv_heads, columns, slots, width) for _ in "kv"))
     mask = jnp.asarray(RNG.random((rows, columns, length)) < 0.6).at[..., 0].set(True)
-    found = attend(
+    found = jax.jit(attend, static_argnums=5)(
         query,
         context,
         mask,
@@ -231,7 +231,7 @@ def test_the_gradient_of_merged_attention_is_that_of_one_softmax():
     def single(q):
         return jnp.sum(attend(q, both, jnp.ones((1, 1, 4), bool), None, None, 1.0)[..., 0])
 
-    close(jax.grad(merged)(query), jax.grad(single)(query))
+    close(jax.jit(jax.grad(merged))(query), jax.jit(jax.grad(single))(query))
 
 
 # Memory
