@@ -68,7 +68,8 @@ class RopeConfig:
 
     Attributes:
         theta: base of the geometric frequencies.
-        partial: share of `head_dim` that is rotated; the rest passes through untouched.
+        partial: share of an attention's `rope_dim` that is rotated; the rest passes through
+            untouched.
         scaling: how frequencies change for long contexts; `None` is the plain form.
     """
 
@@ -83,16 +84,16 @@ class RopeConfig:
         if not 0 < self.partial <= 1:
             raise ValueError(f"rope partial is {self.partial}, expected 0 < partial <= 1")
 
-    def rotated(self, head_dim: int) -> int:
-        """Dimensions of a head that are rotated.
+    def rotated(self, rope_dim: int) -> int:
+        """Dimensions that are rotated of the `rope_dim` of a head that RoPE is given.
 
         Raises:
             ValueError: when that number is odd, or LongRoPE lists do not fit it.
         """
-        size = int(head_dim * self.partial)
+        size = int(rope_dim * self.partial)
         if size % 2:
             raise ValueError(
-                f"rope rotates {size} of {head_dim} dimensions, expected an even number"
+                f"rope rotates {size} of {rope_dim} dimensions, expected an even number"
             )
         if isinstance(self.scaling, LongRopeScaling):
             for name in ("short_factor", "long_factor"):
@@ -133,6 +134,72 @@ class AttentionConfig:
         if self.sliding_window is not None:
             _require_positive(sliding_window=self.sliding_window)
 
+    @property
+    def v_head_dim(self) -> int:
+        """Width of a value head: that of a key head."""
+        return self.head_dim
+
+    @property
+    def rope_dim(self) -> int:
+        """Width of the part of a head that RoPE is given: all of it."""
+        return self.head_dim
+
+
+@dataclass(frozen=True)
+class LatentAttentionConfig:
+    """Multi-head latent attention (MLA): queries, keys and values made from narrow latents.
+
+    A query or key head is a slice without position and a slice that RoPE turns, which all key
+    heads share; a value head has a width of its own. There are no biases and no window.
+
+    Attributes:
+        num_heads: N, heads of queries, keys and values alike.
+        q_lora_rank: width of the query latent; `None` projects queries straight from the input.
+        kv_lora_rank: width of the latent that keys and values share.
+        qk_nope_head_dim: width of the slice of a query or key head without position.
+        qk_rope_head_dim: width of the slice that RoPE turns.
+        v_head_dim: width of a value head.
+    """
+
+    num_heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+    def __post_init__(self) -> None:
+        """Refuse widths that no layer could have."""
+        _require_positive(
+            num_heads=self.num_heads,
+            kv_lora_rank=self.kv_lora_rank,
+            qk_nope_head_dim=self.qk_nope_head_dim,
+            qk_rope_head_dim=self.qk_rope_head_dim,
+            v_head_dim=self.v_head_dim,
+        )
+        if self.q_lora_rank is not None:
+            _require_positive(q_lora_rank=self.q_lora_rank)
+
+    @property
+    def head_dim(self) -> int:
+        """H, width of a query or key head: both its slices."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def num_kv_heads(self) -> int:
+        """K: each query head has a key head of its own."""
+        return self.num_heads
+
+    @property
+    def rope_dim(self) -> int:
+        """Width of the part of a head that RoPE is given."""
+        return self.qk_rope_head_dim
+
+    @property
+    def sliding_window(self) -> None:
+        """No window: a query sees all earlier keys."""
+        return None
+
 
 HeadSource = Literal["own", "tied", "target"]
 
@@ -147,7 +214,7 @@ class DraftConfig:
         intermediate_size: F.
         vocab_size: V, the target's vocabulary, which the draft's token ids are in.
         draft_vocab_size: W <= V, rows of the head.
-        attention: heads of every layer.
+        attention: heads of every layer, grouped-query or latent.
         rope: rotary embedding of every layer.
         num_aux: A, target states that feed `fc`; 0 is the last-state-only draft without `fc`.
         num_layers: decoder layers; only the first reads the embedding.
@@ -170,7 +237,7 @@ class DraftConfig:
     intermediate_size: int
     vocab_size: int
     draft_vocab_size: int
-    attention: AttentionConfig
+    attention: AttentionConfig | LatentAttentionConfig
     rope: RopeConfig = field(default_factory=RopeConfig)
     num_aux: int = 3
     num_layers: int = 1
@@ -195,7 +262,7 @@ class DraftConfig:
             draft_vocab_size=self.draft_vocab_size,
             num_layers=self.num_layers,
         )
-        self.rope.rotated(self.attention.head_dim)
+        self.rope.rotated(self.attention.rope_dim)
         if self.num_aux < 0:
             raise ValueError(f"num_aux is {self.num_aux}, expected 0 or more")
         if self.draft_vocab_size > self.vocab_size:
@@ -261,7 +328,7 @@ class TargetConfig:
             vocab_size=self.vocab_size,
             num_layers=self.num_layers,
         )
-        self.rope.rotated(self.attention.head_dim)
+        self.rope.rotated(self.attention.rope_dim)
         if self.windows and len(self.windows) != self.num_layers:
             raise ValueError(
                 f"windows has {len(self.windows)} entries, expected one per layer: "

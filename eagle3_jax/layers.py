@@ -7,10 +7,18 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from eagle3_jax.config import AttentionConfig, DraftConfig, TargetConfig
+from eagle3_jax.config import (
+    AttentionConfig,
+    DraftConfig,
+    LatentAttentionConfig,
+    RopeConfig,
+    TargetConfig,
+)
 from eagle3_jax.ops import attend, rms_norm, rotate, write_branch, write_context
+from eagle3_jax.rope import score_factor
 from eagle3_jax.structs import KV, Memory, Rotation, View
 
 
@@ -82,18 +90,99 @@ class Attention(nn.Module):
             query, key = self.q_norm(query), self.k_norm(key)
         query = rotate(query, rotation)
         new = KV(rotate(key, rotation).swapaxes(1, 2), value.swapaxes(1, 2))
-        memory = _remember(memory, new, view)
-        branch = None if view.slot is None else memory.branch
-        mixed = attend(
-            query,
-            memory.context,
-            view.context_mask,
-            branch,
-            view.slot,
-            c.head_dim**-0.5,
-            c.sliding_window,
+        mixed, memory = _attend_and_remember(
+            query, new, memory, view, c.head_dim**-0.5, c.sliding_window
         )
-        return self.o_proj(mixed.reshape(batch, columns, -1)), memory
+        return self.o_proj(mixed), memory
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-V2, section 2.1), its keys and values written out.
+
+        x -> q_a_proj -> q_a_layernorm -> q_b_proj -> N x [nope, rope]     or q_proj alone
+        x -> kv_a_proj_with_mqa -> [latent, rope]                          one rope slice for all
+        latent -> kv_a_layernorm -> kv_b_proj -> N x [nope, value]
+
+    Servers keep the latent and fold `kv_b_proj` into queries and output, which is the same sum in
+    another order.
+    """
+
+    config: LatentAttentionConfig
+    rope: RopeConfig
+    hidden_size: int
+    eps: float
+
+    def setup(self) -> None:
+        """Declare the projections and the norms of the latents; there are no biases."""
+        c = self.config
+        # The latents' epsilon is the configured one, as in SGLang and vLLM. transformers'
+        # DeepseekV3Attention has 1e-6 there, whatever the config says.
+        if c.q_lora_rank is None:
+            self.q_proj = nn.Dense(c.num_heads * c.head_dim, use_bias=False)
+        else:
+            self.q_a_proj = nn.Dense(c.q_lora_rank, use_bias=False)
+            self.q_a_layernorm = RMSNorm(c.q_lora_rank, self.eps)
+            self.q_b_proj = nn.Dense(c.num_heads * c.head_dim, use_bias=False)
+        self.kv_a_proj_with_mqa = nn.Dense(c.kv_lora_rank + c.qk_rope_head_dim, use_bias=False)
+        self.kv_a_layernorm = RMSNorm(c.kv_lora_rank, self.eps)
+        self.kv_b_proj = nn.Dense(c.num_heads * (c.qk_nope_head_dim + c.v_head_dim), use_bias=False)
+        self.o_proj = nn.Dense(self.hidden_size, use_bias=False)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T I"],
+        rotation: Rotation,
+        memory: Memory | None,
+        view: View,
+    ) -> tuple[Float[Array, "B T D"], Memory]:
+        """Attend from every column and remember its key; arguments as of `Attention`."""
+        c = self.config
+        batch, columns, _ = x.shape
+        if c.q_lora_rank is None:
+            query = self.q_proj(x)
+        else:
+            query = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        query = query.reshape(batch, columns, c.num_heads, c.head_dim)
+        latent, key_rope = jnp.split(self.kv_a_proj_with_mqa(x), [c.kv_lora_rank], axis=-1)
+        key_value = self.kv_b_proj(self.kv_a_layernorm(latent))
+        key_value = key_value.reshape(batch, columns, c.num_heads, -1)
+
+        query_nope, query_rope = jnp.split(query, [c.qk_nope_head_dim], axis=-1)
+        key_nope, value = jnp.split(key_value, [c.qk_nope_head_dim], axis=-1)
+        query_rope = rotate(query_rope, rotation, interleaved=True)
+        key_rope = rotate(key_rope[:, :, None], rotation, interleaved=True)
+        key_rope = jnp.broadcast_to(key_rope, query_rope.shape)
+        query = jnp.concatenate([query_nope, query_rope], axis=-1)
+        key = jnp.concatenate([key_nope, key_rope], axis=-1)
+
+        new = KV(key.swapaxes(1, 2), value.swapaxes(1, 2))
+        scale = c.head_dim**-0.5 * score_factor(self.rope)
+        mixed, memory = _attend_and_remember(query, new, memory, view, scale, c.sliding_window)
+        return self.o_proj(mixed), memory
+
+
+def attention_of(config: DraftConfig | TargetConfig) -> Attention | LatentAttention:
+    """The attention of every layer of a draft or a target, of the kind that its config names."""
+    match config.attention:
+        case AttentionConfig() as heads:
+            return Attention(heads, config.hidden_size, config.rms_norm_eps)
+        case LatentAttentionConfig() as heads:
+            return LatentAttention(heads, config.rope, config.hidden_size, config.rms_norm_eps)
+
+
+def _attend_and_remember(
+    query: Float[Array, "B T N H"],
+    new: KV,
+    memory: Memory | None,
+    view: View,
+    scale: float,
+    window: int | None,
+) -> tuple[Float[Array, "B T NHv"], Memory]:
+    """Put the new keys where the view says, attend, and lay the heads side by side."""
+    memory = _remember(memory, new, view)
+    branch = None if view.slot is None else memory.branch
+    mixed = attend(query, memory.context, view.context_mask, branch, view.slot, scale, window)
+    return mixed.reshape(*mixed.shape[:2], -1), memory
 
 
 def _remember(memory: Memory | None, new: KV, view: View) -> Memory:
@@ -133,7 +222,7 @@ class DecoderLayer(nn.Module):
         """Declare norms, attention and MLP under Hugging Face's names."""
         c = self.config
         self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.self_attn = Attention(c.attention, c.hidden_size, c.rms_norm_eps)
+        self.self_attn = attention_of(c)
         self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.mlp = Mlp(c.intermediate_size, c.hidden_size, c.mlp_bias)
 

@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.config import DraftConfig
-from eagle3_jax.layers import Attention, DecoderLayer, Mlp, RMSNorm
+from eagle3_jax.layers import DecoderLayer, Mlp, RMSNorm, attention_of
 from eagle3_jax.ops import visible
 from eagle3_jax.rope import rotation
 from eagle3_jax.structs import KV, DraftStep, Memory, Rotation, View
@@ -34,7 +34,7 @@ class FirstLayer(nn.Module):
         c = self.config
         self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.hidden_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.self_attn = Attention(c.attention, c.hidden_size, c.rms_norm_eps)
+        self.self_attn = attention_of(c)
         self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.mlp = Mlp(c.intermediate_size, c.hidden_size, c.mlp_bias)
 
@@ -162,7 +162,7 @@ class Drafter(nn.Module):
         view: View,
     ) -> DraftStep:
         c = self.config
-        turn = rotation(c.rope, c.attention.head_dim, positions)
+        turn = rotation(c.rope, c.attention.rope_dim, positions)
         remembered = []
         for index, layer in enumerate(self.layers):
             earlier = None if memory is None else memory[index]
@@ -182,8 +182,11 @@ def empty_memory(
 ) -> tuple[Memory, ...]:
     """Room for `length` columns in each of `rows` rows, for cached drafting."""
     a = config.attention
-    shape = (rows, a.num_kv_heads, length, a.head_dim)
-    layer = Memory(KV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)))
+    keys, values = (
+        jnp.zeros((rows, a.num_kv_heads, length, width), dtype)
+        for width in (a.head_dim, a.v_head_dim)
+    )
+    layer = Memory(KV(keys, values))
     return (layer,) * config.num_layers
 
 

@@ -35,16 +35,31 @@ def rms_norm(
     return scale * normed.astype(x.dtype)
 
 
-def rotate(x: Float[Array, "B T heads H"], rotation: Rotation) -> Float[Array, "B T heads H"]:
-    """Turn each head by its position's angles, first half against second half ("neox" pairing).
+def rotate(
+    x: Float[Array, "B T heads H"], rotation: Rotation, *, interleaved: bool = False
+) -> Float[Array, "B T heads H"]:
+    """Turn each head by its position's angles.
 
     Only the first 2R dimensions turn; the rest passes through (partial RoPE).
+
+    Args:
+        x: query or key heads, or the slice of them that is given to RoPE.
+        rotation: angles of each column.
+        interleaved: pair i is dimensions 2i and 2i+1 ("GPT-J" pairing) instead of i and R+i, first
+            half against second ("neox" pairing). Each dimension stays where it was.
+
+    Returns:
+        The shape of `x`.
     """
     half = rotation.cos.shape[-1]
     cos, sin = rotation.cos[:, :, None, :], rotation.sin[:, :, None, :]
-    first, second, rest = jnp.split(x.astype(jnp.float32), [half, 2 * half], axis=-1)
-    turned = [first * cos - second * sin, second * cos + first * sin, rest]
-    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+    turning, rest = jnp.split(x.astype(jnp.float32), [2 * half], axis=-1)
+    # An axis of two holds a pair's members: neighbours lie along the last, halves before it.
+    pairs, member = ((half, 2), -1) if interleaved else ((2, half), -2)
+    apart = turning.reshape(*x.shape[:-1], *pairs)
+    first, second = jnp.unstack(apart, axis=member)
+    turned = jnp.stack([first * cos - second * sin, second * cos + first * sin], axis=member)
+    return jnp.concatenate([turned.reshape(turning.shape), rest], axis=-1).astype(x.dtype)
 
 
 def visible(
@@ -84,14 +99,14 @@ def attend(
     slot: Int[Array, ""] | None,
     scale: float,
     window: int | None = None,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B T N Hv"]:
     """Grouped-query attention over the context and, for steps k > 0, the column's own branch.
 
     Args:
         query: rotated queries.
-        context: keys and values `[B,K,S,H]`; N is a multiple of K.
+        context: keys `[B,K,S,H]` and values `[B,K,S,Hv]`; N is a multiple of K.
         context_mask: true where column t sees context key s.
-        branch: keys and values `[B,K,T,J,H]` of each column's own earlier steps.
+        branch: keys `[B,K,T,J,H]` and values `[B,K,T,J,Hv]` of each column's own earlier steps.
         slot: the last branch slot that is filled; needs `branch`.
         scale: factor of the scores, as a rule H**-0.5.
         window: a query sees only branch keys less than this many steps back; for the context,
@@ -128,7 +143,7 @@ def attend(
         own_weights = (own_weights / total).astype(query.dtype)
         mixed = jnp.einsum("bkgts,bksh->bkgth", weights, context.values)
         mixed += jnp.einsum("bkgtj,bktjh->bkgth", own_weights, branch.values)
-    return mixed.transpose(0, 3, 1, 2, 4).reshape(query.shape)
+    return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, columns, heads, -1)
 
 
 def _scores(spec: str, query: Array, keys: Array) -> Array:

@@ -117,6 +117,7 @@ def _choose(own: Own, step: DraftStep) -> Float[Array, "B T D"]:
 
 
 def _with_branch(layer: Memory, slots: int) -> Memory:
-    batch, heads, columns, width = layer.context.keys.shape
-    empty = jnp.zeros((batch, heads, columns, slots, width), layer.context.keys.dtype)
-    return Memory(layer.context, KV(empty, empty))
+    def empty(context: Array) -> Array:
+        return jnp.zeros((*context.shape[:3], slots, context.shape[3]), context.dtype)
+
+    return Memory(layer.context, KV(*map(empty, layer.context)))

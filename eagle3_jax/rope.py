@@ -21,22 +21,35 @@ from eagle3_jax.config import (
 from eagle3_jax.structs import Rotation
 
 
-def rotation(config: RopeConfig, head_dim: int, positions: Int[Array, "B T"]) -> Rotation:
+def rotation(config: RopeConfig, rope_dim: int, positions: Int[Array, "B T"]) -> Rotation:
     """Cosines and sines of every position's angles, times the scaling's magnitude.
 
     Args:
         config: base, rotated share, scaling.
-        head_dim: H.
+        rope_dim: width of the part of a head that RoPE is given, as its attention says.
         positions: absolute positions, any order.
 
     Returns:
         Float32 arrays `[B,T,R]`, R half the rotated dimensions.
     """
-    size = config.rotated(head_dim)
+    size = config.rotated(rope_dim)
     length = jnp.max(positions, axis=-1) + 1
     frequencies, magnitude = _frequencies(config, size, length)
     angles = positions[..., None].astype(jnp.float32) * frequencies[:, None, :]
     return Rotation(jnp.cos(angles) * magnitude, jnp.sin(angles) * magnitude)
+
+
+def score_factor(config: RopeConfig) -> float:
+    """What the scores of latent attention are multiplied by besides H**-0.5: YaRN's mscale**2.
+
+    Only a slice of each head turns there, so DeepSeek's YaRN (`mscale_all_dim`) lays the magnitude
+    on whole scores and leaves the ratio `mscale / mscale_all_dim` to cosines and sines
+    (transformers `DeepseekV3Attention`, vLLM `deepseek_v2`).
+    """
+    match config.scaling:
+        case YarnScaling(factor=factor, mscale_all_dim=weight) if weight:
+            return _mscale(factor, weight) ** 2
+    return 1.0
 
 
 def _frequencies(
@@ -108,16 +121,17 @@ def _yarn(
 
 
 def _yarn_magnitude(scaling: YarnScaling) -> float:
-    def mscale(weight: float) -> float:
-        if scaling.factor <= 1:
-            return 1.0
-        return 0.1 * weight * math.log(scaling.factor) + 1.0
-
     if scaling.attention_factor is not None:
         return scaling.attention_factor
-    if scaling.mscale and scaling.mscale_all_dim:
-        return mscale(scaling.mscale) / mscale(scaling.mscale_all_dim)
-    return mscale(1.0)
+    factor, own, whole = scaling.factor, scaling.mscale, scaling.mscale_all_dim
+    if own and whole:
+        return _mscale(factor, own) / _mscale(factor, whole)
+    return _mscale(factor, 1.0)
+
+
+def _mscale(factor: float, weight: float) -> float:
+    """YaRN's magnitude (transformers `yarn_get_mscale`)."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _longrope(

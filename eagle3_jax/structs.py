@@ -1,8 +1,8 @@
 """Arrays that travel together: NamedTuples, passed in and handed out, never mutated.
 
 Letters: B batch, T query columns, S context length, J branch slots, N query heads, K kv heads,
-G = N/K, H head dim, D draft width, Dt target width, A aux states, F ffn, V target vocab,
-W draft vocab, L target layers.
+G = N/K, H head dim, Hv value head dim (H itself in grouped-query attention), D draft width,
+Dt target width, A aux states, F ffn, V target vocab, W draft vocab, L target layers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 class KV(NamedTuple):
     """Keys (rotated) and values of one layer: context `[B,K,S,H]`, branch `[B,K,T,J,H]`.
 
-    Heads stand before slots, so that the products of attention need no transposed copy.
+    Values are Hv wide. Heads stand before slots, so that the products of attention need no
+    transposed copy.
     """
 
     keys: Float[Array, "B K *slots H"]
-    values: Float[Array, "B K *slots H"]
+    values: Float[Array, "B K *slots Hv"]
 
 
 class Memory(NamedTuple):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle3_jax.config import AttentionConfig, DraftConfig
+from eagle3_jax.config import AttentionConfig, DraftConfig, LatentAttentionConfig
 from eagle3_jax.model import Drafter
 from eagle3_jax.rollout import unroll
 
@@ -37,6 +37,19 @@ def tiny_config(**changes: Any) -> DraftConfig:
         "attention": AttentionConfig(num_heads=4, num_kv_heads=2, head_dim=4),
     }
     return DraftConfig(**(settings | changes))
+
+
+def latent_heads(**changes: Any) -> LatentAttentionConfig:
+    """Multi-head latent attention of which no two widths are alike."""
+    widths: dict[str, Any] = {
+        "num_heads": 3,
+        "q_lora_rank": 7,
+        "kv_lora_rank": 5,
+        "qk_nope_head_dim": 2,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 3,
+    }
+    return LatentAttentionConfig(**(widths | changes))
 
 
 def random_params(config: DraftConfig, seed: int = 0) -> dict[str, Any]:

@@ -4,12 +4,14 @@ One column at a time: its prefix is read token by token into a list of keys, the
 on alone. Nothing here is shared with `eagle3_jax` but the configuration.
 """
 
+import cmath
 import math
 
 import numpy as np
 
 from eagle3_jax.config import (
     DynamicScaling,
+    LatentAttentionConfig,
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
@@ -108,6 +110,13 @@ def _yarn(y, theta, plain, size):
     return scaled, magnitude(1.0)
 
 
+def _sharpness(scaling):
+    """What DeepSeek's YaRN multiplies scores by."""
+    if not isinstance(scaling, YarnScaling) or not scaling.mscale_all_dim or scaling.factor <= 1:
+        return 1.0
+    return (1 + scaling.mscale_all_dim * math.log(scaling.factor) / 10) ** 2
+
+
 def turn(head, position, frequencies, magnitude):
     """A head turned by its position: dimension i with dimension i + R."""
     turned, half = head.copy(), len(frequencies)
@@ -115,6 +124,16 @@ def turn(head, position, frequencies, magnitude):
         cos, sin = math.cos(position * frequency), math.sin(position * frequency)
         turned[i] = magnitude * (head[i] * cos - head[i + half] * sin)
         turned[i + half] = magnitude * (head[i + half] * cos + head[i] * sin)
+    return turned
+
+
+def turn_neighbours(head, position, frequencies, magnitude):
+    """A head turned by its position: dimensions 2i and 2i + 1 are one complex number."""
+    turned = head.copy()
+    for i, frequency in enumerate(frequencies):
+        number = complex(head[2 * i], head[2 * i + 1])
+        number *= cmath.rect(magnitude, position * frequency)
+        turned[2 * i], turned[2 * i + 1] = number.real, number.imag
     return turned
 
 
@@ -156,7 +175,8 @@ class Column:
         normed = p.norm(x, "norm", eps) if c.final_norm else x
         return (normed if c.norm_output else x), normed
 
-    def attend(self, x, position, layer):
+    def grouped(self, x, position, layer):
+        """Queries, keys and values of one token, a list of heads each."""
         a, p, name = self.config.attention, self.tree, f"layers_{layer}.self_attn"
 
         def heads(which, number):
@@ -169,7 +189,41 @@ class Column:
         rope = inverse_frequencies(self.config.rope, a.head_dim, self.length)
         queries = [turn(head, position, *rope) for head in heads("q", a.num_heads)]
         keys = [turn(head, position, *rope) for head in heads("k", a.num_kv_heads)]
-        self.read[layer].append((keys, heads("v", a.num_kv_heads)))
+        return queries, keys, heads("v", a.num_kv_heads)
+
+    def latent(self, x, position, layer):
+        """The same of multi-head latent attention, a head at a time from its own rows."""
+        a, p, name = self.config.attention, self.tree, f"layers_{layer}.self_attn"
+        eps, nope, value = self.config.rms_norm_eps, a.qk_nope_head_dim, a.v_head_dim
+        rope = inverse_frequencies(self.config.rope, a.qk_rope_head_dim, self.length)
+
+        asked, rows = x, p(f"{name}.q_proj.kernel") if a.q_lora_rank is None else None
+        if rows is None:
+            asked = p.norm(p.dense(x, f"{name}.q_a_proj"), f"{name}.q_a_layernorm", eps)
+            rows = p(f"{name}.q_b_proj.kernel")
+        both = p.dense(x, f"{name}.kv_a_proj_with_mqa")
+        kept = p.norm(both[: a.kv_lora_rank], f"{name}.kv_a_layernorm", eps)
+        shared = turn_neighbours(both[a.kv_lora_rank :], position, *rope)
+        kv_rows = p(f"{name}.kv_b_proj.kernel")
+
+        queries, keys, values = [], [], []
+        for n in range(a.num_heads):
+            first = n * (nope + a.qk_rope_head_dim)
+            still = asked @ rows[:, first : first + nope]
+            turning = asked @ rows[:, first + nope : first + nope + a.qk_rope_head_dim]
+            queries.append(np.concatenate([still, turn_neighbours(turning, position, *rope)]))
+            first = n * (nope + value)
+            keys.append(np.concatenate([kept @ kv_rows[:, first : first + nope], shared]))
+            values.append(kept @ kv_rows[:, first + nope : first + nope + value])
+        return queries, keys, values
+
+    def attend(self, x, position, layer):
+        a, p, name = self.config.attention, self.tree, f"layers_{layer}.self_attn"
+        scale, heads = 1 / math.sqrt(a.head_dim), self.grouped
+        if isinstance(a, LatentAttentionConfig):
+            scale, heads = scale * _sharpness(self.config.rope.scaling), self.latent
+        queries, keys, values = heads(x, position, layer)
+        self.read[layer].append((keys, values))
         seen = self.read[layer]
         windows = getattr(self.config, "windows", ()) or (a.sliding_window,) * (layer + 1)
         if windows[layer] is not None:
@@ -177,7 +231,7 @@ class Column:
         mixed = []
         for n, query in enumerate(queries):
             kv = n // (a.num_heads // a.num_kv_heads)
-            scores = np.array([query @ ks[kv] for ks, _ in seen]) / math.sqrt(a.head_dim)
+            scores = np.array([query @ ks[kv] for ks, _ in seen]) * scale
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()
             mixed.append(sum(w * vs[kv] for w, (_, vs) in zip(weights, seen, strict=True)))

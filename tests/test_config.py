@@ -12,7 +12,7 @@ from eagle3_jax.config import (
     RopeConfig,
     TargetConfig,
 )
-from tests.conftest import tiny_config
+from tests.conftest import latent_heads, tiny_config
 
 HEADS = AttentionConfig(num_heads=4, num_kv_heads=2, head_dim=4)
 
@@ -50,6 +50,10 @@ def tiny_target(**changes):
             {"rope": RopeConfig(partial=0.25)},
             "rope rotates 1 of 4 dimensions, expected an even number",
         ),
+        (
+            {"attention": latent_heads(qk_nope_head_dim=3, qk_rope_head_dim=5)},
+            "rope rotates 5 of 5 dimensions, expected an even number",
+        ),
     ],
 )
 def test_an_impossible_draft_is_refused(changes, message):
@@ -86,6 +90,33 @@ def test_an_impossible_target_is_refused(changes, message):
 def test_heads_that_cannot_be_grouped_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(HEADS, **changes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "num_heads",
+        "q_lora_rank",
+        "kv_lora_rank",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+    ],
+)
+def test_latent_attention_without_a_width_is_refused(name):
+    with pytest.raises(ValueError, match=f"^{name} is 0, expected a positive number"):
+        latent_heads(**{name: 0})
+
+
+def test_a_head_has_a_width_for_keys_for_values_and_for_rope():
+    latent = latent_heads(q_lora_rank=None)
+    assert (latent.head_dim, latent.v_head_dim, latent.rope_dim) == (6, 3, 4)
+    assert (HEADS.head_dim, HEADS.v_head_dim, HEADS.rope_dim) == (4, 4, 4)
+    assert (latent.num_heads, latent.num_kv_heads, latent.sliding_window) == (3, 3, None)
+    # Only the slice that turns must be even, and LongRoPE's lists must fit it.
+    tiny_config(attention=latent_heads(qk_nope_head_dim=3))
+    lists = LongRopeScaling((1.0, 2.0), (1.0, 2.0), original_max_positions=8, factor=2.0)
+    tiny_config(attention=latent, rope=RopeConfig(scaling=lists))
 
 
 @pytest.mark.parametrize("theta", [0.0, -1.0, float("nan")])

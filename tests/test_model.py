@@ -17,7 +17,16 @@ from eagle3_jax.config import (
 from eagle3_jax.model import Drafter, empty_memory, head_kernel
 from eagle3_jax.rollout import unroll
 from tests import reference
-from tests.conftest import COLUMNS, STEPS, close, random_params, random_text, tiny_config, unrolled
+from tests.conftest import (
+    COLUMNS,
+    STEPS,
+    close,
+    latent_heads,
+    random_params,
+    random_text,
+    tiny_config,
+    unrolled,
+)
 
 
 def attention(**changes):
@@ -64,13 +73,47 @@ KNOBS = {
     "longrope": rope(LongRopeScaling((1.0, 2.0), (3.0, 5.0), 64, 8.0)),
 }
 
+DEEPSEEK_YARN = YarnScaling(8.0, 16, mscale=1.0, mscale_all_dim=1.0)
+LATENT_KNOBS = {
+    "plain": {},
+    "queries without a latent": {"attention": latent_heads(q_lora_rank=None)},
+    "values wider than keys": {"attention": latent_heads(v_head_dim=9)},
+    "values as wide as keys": {"attention": latent_heads(v_head_dim=6)},
+    "one head": {"attention": latent_heads(num_heads=1)},
+    "two layers": {"num_layers": 2},
+    "norm before residual": {"norm_before_residual": True},
+    "norm output": {"norm_output": True},
+    "double norm, no final norm": {"double_norm": True, "final_norm": False},
+    "fc norm, wider target": {"fc_norm": True, "target_hidden_size": 12},
+    "last state only": {"num_aux": 0},
+    "another epsilon": {"rms_norm_eps": 0.1},
+    "half of the rope slice turns": rope(None, partial=0.5),
+    "linear": rope(LinearScaling(4.0)),
+    "llama3": rope(Llama3Scaling(8.0, 1.0, 4.0, 64)),
+    "longrope": rope(LongRopeScaling((1.0, 2.0), (3.0, 5.0), 64, 8.0)),
+    "yarn": rope(DEEPSEEK_YARN),
+    "yarn, two mscales": rope(YarnScaling(8.0, 16, mscale=0.7, mscale_all_dim=1.3)),
+    "yarn, mscale_all_dim alone": rope(YarnScaling(8.0, 16, mscale_all_dim=0.8)),
+    "yarn, no mscale": rope(YarnScaling(8.0, 16)),
+    "yarn, factor 1": rope(YarnScaling(1.0, 16, mscale=1.0, mscale_all_dim=1.0)),
+    "all at once": {
+        "num_layers": 2,
+        "norm_before_residual": True,
+        "norm_output": True,
+        "fc_norm": True,
+        "attention": latent_heads(q_lora_rank=None, v_head_dim=8),
+        **rope(DEEPSEEK_YARN),
+    },
+}
+
 
 def agrees_with_the_reference(config, seed=0, start=0, tolerance=1e-5):
     params = random_params(config, seed)
     aux, embeddings = random_text(config, seed=seed + 1)
     positions = start + jnp.arange(COLUMNS)[None]
-    grouped = config.attention.num_kv_heads == 2 and config.attention.head_dim == 4
-    found = unrolled(config, params, aux, embeddings, positions=positions, whole=not grouped)
+    a = config.attention
+    common = a == latent_heads() or (a.num_kv_heads == 2 and a.head_dim == 4)
+    found = unrolled(config, params, aux, embeddings, positions=positions, whole=not common)
     expected = reference.unroll(
         config,
         params,
@@ -87,6 +130,11 @@ def agrees_with_the_reference(config, seed=0, start=0, tolerance=1e-5):
 @pytest.mark.parametrize("knob", KNOBS)
 def test_every_knob_alone_agrees_with_the_naive_float64_draft(knob):
     agrees_with_the_reference(tiny_config(**KNOBS[knob]))
+
+
+@pytest.mark.parametrize("knob", LATENT_KNOBS)
+def test_every_knob_with_latent_attention_agrees_with_the_naive_float64_draft(knob):
+    agrees_with_the_reference(tiny_config(**({"attention": latent_heads()} | LATENT_KNOBS[knob])))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -129,6 +177,13 @@ def test_positions_near_20000_agree_with_the_naive_float64_draft(knob):
     agrees_with_the_reference(tiny_config(**KNOBS[knob]), start=20000, tolerance=5e-3)
 
 
+@pytest.mark.parametrize("knob", ["plain", "yarn"])
+def test_positions_near_20000_of_latent_attention_agree_with_the_naive_float64_draft(knob):
+    # A frequency's rounding turns queries and keys alike: only that of the angles is left.
+    config = tiny_config(**({"attention": latent_heads()} | LATENT_KNOBS[knob]))
+    agrees_with_the_reference(config, start=20000, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("window", [1, 2])
 def test_a_window_shorter_than_the_steps_agrees_with_the_naive_float64_draft(window):
     agrees_with_the_reference(tiny_config(attention=attention(sliding_window=window)))
@@ -145,7 +200,14 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize(
-    "changes", [EVERYTHING, {"norm_before_fc": True, "double_norm": True}], ids=["many", "few"]
+    "changes",
+    [
+        EVERYTHING,
+        {"norm_before_fc": True, "double_norm": True},
+        {"num_layers": 2, "attention": latent_heads()},
+        {"attention": latent_heads(q_lora_rank=None)},
+    ],
+    ids=["many", "few", "latent", "latent without a query latent"],
 )
 def test_no_tensor_is_dead(changes):
     config = tiny_config(**changes)
@@ -162,11 +224,11 @@ def test_no_tensor_is_dead(changes):
     plain = logits(params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
 
-        def doubled(here, value, path=path):
-            return 2 * value if here == path else value
+        def turned_over(here, value, path=path):
+            return value[::-1] if here == path else value
 
         # A key bias moves all scores of a query alike at one position; RoPE tells them apart.
-        changed = logits(jax.tree_util.tree_map_with_path(doubled, params))
+        changed = logits(jax.tree_util.tree_map_with_path(turned_over, params))
         moved = float(jnp.max(jnp.abs(changed - plain)))
         assert moved > 1e-3, f"{jax.tree_util.keystr(path)} of shape {leaf.shape} is dead"
 
@@ -279,6 +341,32 @@ def test_parameters_are_named_as_checkpoints_name_them():
 
 
 @pytest.mark.parametrize(
+    ("rank", "queries"),
+    [
+        (None, {"q_proj.kernel": 18}),
+        (7, {"q_a_proj.kernel": 7, "q_a_layernorm.scale": None, "q_b_proj.kernel": 18}),
+    ],
+)
+def test_parameters_of_latent_attention_are_named_as_checkpoints_name_them(rank, queries):
+    config = tiny_config(num_layers=2, attention=latent_heads(q_lora_rank=rank))
+    params = random_params(config)
+    for layer, read in (("layers_0", 16), ("layers_1", 8)):
+        leaves = jax.tree_util.tree_leaves_with_path(params[layer]["self_attn"])
+        shapes = {".".join(key.key for key in path): leaf.shape for path, leaf in leaves}
+        from_input = {"q_proj.kernel": read, "q_a_proj.kernel": read, "q_b_proj.kernel": rank}
+        assert shapes == {
+            **{
+                name: (rank,) if rows is None else (from_input[name], rows)
+                for name, rows in queries.items()
+            },
+            "kv_a_proj_with_mqa.kernel": (read, 5 + 4),
+            "kv_a_layernorm.scale": (5,),
+            "kv_b_proj.kernel": (5, 3 * (2 + 3)),
+            "o_proj.kernel": (3 * 3, 8),
+        }
+
+
+@pytest.mark.parametrize(
     ("changes", "biased"),
     [
         ({}, set()),
@@ -330,8 +418,18 @@ def test_an_empty_memory_has_room_per_layer_row_and_key_head():
     assert all(layer.branch is None for layer in memory)
 
 
-def test_bfloat16_parameters_make_bfloat16_states_near_the_float32_ones():
-    config = tiny_config(fc_norm=True)
+def test_an_empty_memory_of_latent_attention_has_two_widths():
+    config = tiny_config(attention=latent_heads())
+    (layer,) = empty_memory(config, 2, 7, jnp.dtype(jnp.bfloat16))
+    assert layer.context.keys.shape == (2, 3, 7, 6)
+    assert layer.context.values.shape == (2, 3, 7, 3)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"fc_norm": True}, {"attention": latent_heads()}], ids=["grouped", "latent"]
+)
+def test_bfloat16_parameters_make_bfloat16_states_near_the_float32_ones(changes):
+    config = tiny_config(**changes)
     params = random_params(config)
     aux, embeddings = random_text(config)
 

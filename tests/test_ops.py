@@ -75,6 +75,26 @@ def test_rotation_pairs_the_first_half_with_the_second():
     close(rotate(x, Rotation(quarter, half))[0, 0, 0], [-3.0, -2.0, 1.0, -4.0])
 
 
+def test_interleaved_rotation_pairs_neighbours():
+    x = jnp.array([1.0, 2.0, 3.0, 4.0])[None, None, None]
+    quarter, half = Rotation(*(jnp.array([v])[None] for v in ([0.0, -1.0], [1.0, 0.0])))
+    # The pair (1, 2) turns by 90 degrees, the pair (3, 4) by 180.
+    found = rotate(x, Rotation(quarter, half), interleaved=True)
+    close(found[0, 0, 0], [-2.0, 1.0, -3.0, -4.0])
+
+
+@pytest.mark.parametrize("width", [6, 8])
+def test_interleaved_rotation_is_the_product_of_complex_numbers(width):
+    x, angles = normal(2, 3, 4, width), 3 * normal(2, 3, 3)
+    found = rotate(x, Rotation(jnp.cos(angles), jnp.sin(angles)), interleaved=True)
+    whole = np.float64(x)
+    numbers = whole[..., 0:6:2] + 1j * whole[..., 1:6:2]
+    numbers *= np.exp(1j * np.float64(angles))[:, :, None]
+    close(found[..., 0:6:2], numbers.real)
+    close(found[..., 1:6:2], numbers.imag)
+    np.testing.assert_array_equal(found[..., 6:], x[..., 6:])
+
+
 def test_rotation_leaves_what_it_does_not_turn_untouched():
     x = normal(1, 2, 3, 6)
     turn = Rotation(jnp.zeros((1, 2, 1)), jnp.ones((1, 2, 1)))
@@ -92,11 +112,12 @@ def test_rotation_turns_every_position_by_its_own_angles():
     close(found[:, :, 0, 1], (np.cos(angles) + np.sin(angles))[..., 0])
 
 
-def test_rotation_computes_in_float32_and_rounds_once():
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotation_computes_in_float32_and_rounds_once(interleaved):
     x = normal(1, 3, 2, 4).astype(jnp.bfloat16)
     turn = Rotation(normal(1, 3, 2), normal(1, 3, 2))
-    wide = rotate(x.astype(jnp.float32), turn).astype(jnp.bfloat16)
-    found = rotate(x, turn)
+    wide = rotate(x.astype(jnp.float32), turn, interleaved=interleaved).astype(jnp.bfloat16)
+    found = rotate(x, turn, interleaved=interleaved)
     assert found.dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.float32(found), np.float32(wide))
 
@@ -160,11 +181,12 @@ def dense(query, keys, values, mask, scale):
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 3), (4, 1)])
 @pytest.mark.parametrize("slot", [None, 0, 1, 2])
-def test_attention_is_one_softmax_over_context_and_own_branch(heads, kv_heads, slot):
+@pytest.mark.parametrize("value_width", [4, 3, 6])
+def test_attention_is_one_softmax_over_context_and_own_branch(heads, kv_heads, slot, value_width):
     rows, columns, length, slots, width = 2, 3, 5, 3, 4
-    query = 2 * normal(rows, columns, heads, width)
-    context = KV(*(normal(rows, kv_heads, length, width) for _ in "kv"))
-    branch = KV(*(normal(rows, kv_heads, columns, slots, width) for _ in "kv"))
+    query, widths = 2 * normal(rows, columns, heads, width), (width, value_width)
+    context = KV(*(normal(rows, kv_heads, length, w) for w in widths))
+    branch = KV(*(normal(rows, kv_heads, columns, slots, w) for w in widths))
     mask = jnp.asarray(RNG.random((rows, columns, length)) < 0.6).at[..., 0].set(True)
     found = jax.jit(attend, static_argnums=5)(
         query,
@@ -174,6 +196,7 @@ def test_attention_is_one_softmax_over_context_and_own_branch(heads, kv_heads, s
         None if slot is None else jnp.asarray(slot),
         0.7,
     )
+    assert found.shape == (rows, columns, heads, value_width)
     filled = 0 if slot is None else slot + 1
     for row, column, head in np.ndindex(rows, columns, heads):
         kv = head // (heads // kv_heads)
@@ -250,6 +273,17 @@ def test_without_a_slot_the_new_keys_are_the_context():
     assert write_context(None, new, None) is new
     with pytest.raises(AssertionError, match="a start slot needs a context to write into"):
         write_context(None, new, jnp.array([0]))
+
+
+def test_keys_and_values_of_two_widths_are_written_alike():
+    context = KV(jnp.zeros((1, 1, 3, 2)), jnp.zeros((1, 1, 3, 1)))
+    new = KV(jnp.full((1, 1, 1, 2), 5.0), jnp.full((1, 1, 1, 1), 6.0))
+    found = write_context(context, new, jnp.array([1]))
+    assert found.keys[0, 0].tolist() == [[0, 0], [5, 5], [0, 0]]
+    assert found.values[0, 0].tolist() == [[0], [6], [0]]
+    branch = write_branch(KV(*(part[:, :, None] for part in context)), new, jnp.asarray(2))
+    assert branch.keys[0, 0, 0].tolist() == [[0, 0], [0, 0], [5, 5]]
+    assert branch.values[0, 0, 0].tolist() == [[0], [0], [6]]
 
 
 def test_a_branch_slot_is_filled_for_every_column():

@@ -7,13 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle3_jax.config import AttentionConfig, DynamicScaling, RopeConfig
+from eagle3_jax.config import AttentionConfig, DynamicScaling, RopeConfig, YarnScaling
 from eagle3_jax.metrics import count
 from eagle3_jax.ops import read_at
 from eagle3_jax.propose import draft_one, read_prefix
 from eagle3_jax.rollout import Own, greedy_ids, unroll
 from tests import reference
-from tests.conftest import COLUMNS, STEPS, close, random_params, random_text, tiny_config, unrolled
+from tests.conftest import (
+    COLUMNS,
+    STEPS,
+    close,
+    latent_heads,
+    random_params,
+    random_text,
+    tiny_config,
+    unrolled,
+)
 
 HEADS = functools.partial(AttentionConfig, num_heads=4, num_kv_heads=2, head_dim=4)
 SETS = {
@@ -29,6 +38,15 @@ SETS = {
         "attention": HEADS(qk_norm=True, bias=True),
     },
     "last state only": {"num_aux": 0, "rope": RopeConfig(theta=100.0, partial=0.5)},
+    "latent": {
+        "attention": latent_heads(),
+        "rope": RopeConfig(scaling=YarnScaling(8.0, 16, mscale=1.0, mscale_all_dim=1.0)),
+    },
+    "latent, two layers, fed back normed": {
+        "num_layers": 2,
+        "norm_output": True,
+        "attention": latent_heads(q_lora_rank=None, v_head_dim=8),
+    },
 }
 
 
@@ -87,8 +105,9 @@ def own_tokens(config, params, seed=3):
     return Own(jnp.asarray(table, jnp.float32), params["lm_head"]["kernel"], target_ids)
 
 
-def test_own_tokens_agree_with_naive_greedy_drafting():
-    config = tiny_config(num_layers=2)
+@pytest.mark.parametrize("changes", [{}, {"attention": latent_heads()}], ids=["grouped", "latent"])
+def test_own_tokens_agree_with_naive_greedy_drafting(changes):
+    config = tiny_config(num_layers=2, **changes)
     params = random_params(config)
     aux, embeddings = random_text(config)
     own = own_tokens(config, params)

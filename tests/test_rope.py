@@ -1,5 +1,7 @@
 """Angles of every scaling against float64 formulas, near and far, and where lengths decide."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from eagle3_jax.config import (
     RopeConfig,
     YarnScaling,
 )
-from eagle3_jax.rope import rotation
+from eagle3_jax.rope import rotation, score_factor
 from tests import reference
 from tests.conftest import close
 
@@ -96,6 +98,25 @@ def test_dynamic_and_longrope_change_just_past_the_original_length():
         inside = rotation(config, HEAD, jnp.array([[1, 2]])).sin[0, 0]
         np.testing.assert_array_equal(last_inside, inside)
         assert not np.array_equal(first_outside, inside)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factor"),
+    [
+        # The logarithm of e**2 is 2.
+        (YarnScaling(math.e**2, 64, mscale=1.0, mscale_all_dim=1.0), 1.2**2),
+        (YarnScaling(math.e**2, 64, mscale=2.0, mscale_all_dim=0.5), 1.1**2),
+        (YarnScaling(math.e**2, 64, mscale_all_dim=0.5), 1.1**2),
+        (YarnScaling(math.e**2, 64, mscale_all_dim=0.5, attention_factor=3.0), 1.1**2),
+        (YarnScaling(math.e**2, 64, mscale=1.0), 1.0),
+        (YarnScaling(math.e**2, 64, mscale=1.0, mscale_all_dim=0.0), 1.0),
+        (YarnScaling(0.5, 64, mscale=1.0, mscale_all_dim=1.0), 1.0),
+        (LinearScaling(4.0), 1.0),
+        (None, 1.0),
+    ],
+)
+def test_only_deepseeks_yarn_makes_scores_larger(scaling, factor):
+    assert score_factor(RopeConfig(scaling=scaling)) == pytest.approx(factor)
 
 
 def test_positions_come_in_any_order():
