@@ -83,7 +83,7 @@ def _build(home: Path, python: Path, pins: Path) -> None:
     if home.exists():
         _log.info("removing what a broken build left in %s", home)
         shutil.rmtree(home)
-    _log.info("creating %s (about 4 minutes and 1.5 GB)", home)
+    _log.info("creating %s (a few minutes and 1.4 to 2.7 GB)", home)
     _run([_base_python(), "-m", "venv", str(home)])
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     # torch alone with its dependencies: a CUDA build needs libraries that a list made with the

@@ -1,88 +1,28 @@
-"""config.json and tensor shapes <-> `DraftConfig`.
+"""config.json and tensor shapes -> `DraftConfig`.
 
 Dimensions come from shapes and knobs from keys; where the config states a dimension too and is
-wrong, the shape wins and a note tells.
+wrong, the shape wins and a note tells. Every value is written into the ledger with its source.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
-import numpy as np
-
+from converters.attention_configs import read_attention
+from converters.captures import stated_ids
+from converters.config_keys import NESTED, Keys
+from converters.dialects.base import Dialect
+from converters.evidence import Evidence
 from converters.keys import read_flag, read_integer, read_number, read_object
-from converters.layouts import Layout
-from converters.ropes import read_rope, write_rope
-from eagle3_jax.capture import from_ids, to_ids
-from eagle3_jax.config import AttentionConfig, DraftConfig, HeadSource
+from converters.ledger import Ledger
+from converters.names import FIRST, HEAD
+from converters.ropes import read_rope
+from converters.tensors import Tensor
+from eagle3_jax.config import DraftConfig, HeadSource, RopeConfig, YarnScaling
 from eagle3_jax.errors import InputError
 
-_LAYER = "layers.0."
-_IDS = "eagle_aux_hidden_state_layer_ids"
-
-
-class Evidence(NamedTuple):
-    """What there is to tell a config from.
-
-    Attributes:
-        raw: config.json.
-        tensors: the draft's parameters under canonical names.
-        vocab_sizes: V by each tensor that shows it.
-        where: config.json's path, for messages.
-        notes: takes what was corrected.
-    """
-
-    raw: dict[str, Any]
-    tensors: Mapping[str, np.ndarray]
-    vocab_sizes: Mapping[str, int]
-    where: str
-    notes: list[str]
-
-    def settle(self, key: str, found: int) -> int:
-        """The number by the tensors' shapes; a note where the config states another."""
-        stated = self.raw.get(key)
-        if stated is not None and stated != found:
-            self.notes.append(f"{key} is {stated} in the config, {found} by the tensors' shapes")
-        return found
-
-    def shape(self, name: str) -> tuple[int, int]:
-        """Rows and columns of a matrix that every draft has."""
-        if name not in self.tensors:
-            raise InputError(f"{self.where}: found no tensor {name}, expected it beside the others")
-        shape = self.tensors[name].shape
-        if len(shape) != 2 or not all(shape):
-            raise InputError(
-                f"{self.where}: tensor {name} has shape {list(shape)}, expected rows and columns"
-            )
-        return shape
-
-    def has(self, name: str, key: str) -> bool:
-        """Whether a tensor is there; a note where the config's flag says otherwise."""
-        stated, found = self.raw.get(key), name in self.tensors
-        if stated is not None and stated != found:
-            held = "holds" if found else "holds no"
-            self.notes.append(f"{key} is {stated} in the config, but the file {held} {name}")
-        return found
-
-
-def require_known_keys(raw: dict[str, Any], layout: Layout, where: str) -> None:
-    """Refuse keys that nobody here knows: each could change the numbers.
-
-    Raises:
-        InputError: for an unknown key, or one that marks another kind of draft.
-    """
-    for key, kind in layout.foreign.items():
-        if raw.get(key):
-            raise InputError(f"{where}: {key} marks {kind}, expected a draft in SGLang's style")
-    unknown = sorted(raw.keys() - layout.handled - layout.ignored - layout.foreign.keys())
-    if unknown:
-        raise InputError(f"{where}: unknown keys {', '.join(unknown)}, expected none")
-    unknown = sorted(read_object(raw, "eagle_config", where).keys() - layout.nested)
-    if unknown:
-        raise InputError(
-            f"{where}: eagle_config has unknown keys {', '.join(unknown)}, expected none"
-        )
-    if raw.get("hidden_act", "silu") != "silu":
-        raise InputError(f"{where}: hidden_act is {raw['hidden_act']!r}, expected 'silu'")
+_ALIASES = {"fc_norm": ("fc_norm", "use_aux_norm")}  # a knob's keys at the top
+_PLAIN_ROPE = ("rope_theta", "partial_rotary_factor")  # what is left without a scaling
+_LARGEST_VOCAB = 1 << 24  # sixty times what any model has: a config alone may say anything
+_NESTED_NAMES = {"norm_before_fc": "norm_before_fc", "norm_output": "return_hidden_post_norm"}
 
 
 def read_config(evidence: Evidence) -> DraftConfig:
@@ -92,183 +32,267 @@ def read_config(evidence: Evidence) -> DraftConfig:
         InputError: when config and tensors contradict each other where no shape can decide.
         ValueError: when they agree on what no draft can be.
     """
-    raw, tensors, _, where, _ = evidence
-    width = len(tensors[_LAYER + "hidden_norm.weight"].ravel())
-    intermediate_size, _ = evidence.shape(_LAYER + "mlp.gate_proj.weight")
+    keys, tensors, dialect, ledger = (
+        evidence.keys,
+        evidence.tensors,
+        evidence.dialect,
+        evidence.ledger,
+    )
+    settle = ledger.settle
+    width = evidence.length(FIRST + "hidden_norm.weight")
+    evidence.settle("hidden_size", width, "shape of hidden_norm")
+    rows, _ = evidence.shape(FIRST + "mlp.gate_proj.weight")
     head, draft_size = _head(evidence)
     vocab_size = _vocab_size(evidence)
     target_width, num_aux = _fused(evidence, width)
-    nested = read_object(raw, "eagle_config", where)
-    norm_before_fc = read_flag(raw, "norm_before_fc", where) or read_flag(
-        nested, "norm_before_fc", where
-    )
-    fc_norm = read_flag(raw, "fc_norm", where) or read_flag(raw, "use_aux_norm", where)
-    for flag, key, tensor in (
-        (norm_before_fc, "norm_before_fc", "input_norm.weight"),
-        (fc_norm, "fc_norm", "fc_norm.0.weight"),
-    ):
-        if flag != (tensor in tensors):
-            raise InputError(
-                f"{where}: {key} is {'on' if flag else 'off'}, but the file holds "
-                f"{'no ' if flag else ''}{tensor}: one of them is wrong, and acceptance hangs on it"
-            )
-    if raw.get("sliding_window") is not None and raw.get("use_sliding_window") is not False:
-        evidence.notes.append(
-            f"sliding_window is {raw['sliding_window']} in the config: no draft in this style "
-            "attends through a window, so it is ignored"
-        )
+    if draft_size is None:
+        _require_whole(keys, vocab_size)
+        draft_size = settle("draft_vocab_size", vocab_size, "the target's vocabulary")
+    else:
+        evidence.settle("draft_vocab_size", draft_size, "shape of lm_head")
+    fc_norm = read_knob(keys, dialect, ledger, "fc_norm")
+    norm_before_fc = read_knob(keys, dialect, ledger, "norm_before_fc")
+    _require_weights(evidence, norm_before_fc=norm_before_fc, fc_norm=fc_norm)
+    final_norm, norm_output = _final_norm(evidence)
     return DraftConfig(
-        hidden_size=evidence.settle("hidden_size", width),
+        hidden_size=width,
         target_hidden_size=target_width,
-        intermediate_size=evidence.settle("intermediate_size", intermediate_size),
+        intermediate_size=evidence.settle("intermediate_size", rows, "shape of gate_proj"),
         vocab_size=vocab_size,
-        draft_vocab_size=evidence.settle(
-            "draft_vocab_size", vocab_size if draft_size is None else draft_size
-        ),
-        attention=_attention(evidence),
-        rope=read_rope(raw, where),
+        draft_vocab_size=draft_size,
+        attention=read_attention(evidence),
+        rope=_rope(keys, dialect, ledger),
         num_aux=num_aux,
-        num_layers=evidence.settle("num_hidden_layers", _layer_count(tensors)),
-        rms_norm_eps=read_number(raw, "rms_norm_eps", where),
-        norm_before_residual=read_flag(raw, "norm_before_residual", where),
+        num_layers=evidence.settle(
+            "num_hidden_layers", _layer_count(tensors, keys.where), "tensors' names"
+        ),
+        rms_norm_eps=_epsilon(keys, ledger),
+        norm_before_residual=read_knob(keys, dialect, ledger, "norm_before_residual"),
         norm_before_fc=norm_before_fc,
         fc_norm=fc_norm,
-        norm_output=read_flag(raw, "norm_output", where),
-        final_norm="norm.weight" in tensors,
-        fc_bias=evidence.has("fc.bias", "bias"),
-        mlp_bias=evidence.has(_LAYER + "mlp.down_proj.bias", "mlp_bias"),
-        head=head,
+        norm_output=norm_output,
+        double_norm=read_knob(keys, dialect, ledger, "double_norm"),
+        final_norm=final_norm,
+        fc_bias=settle("fc_bias", evidence.has("fc.bias", _bias_key(evidence)), "tensor fc.bias"),
+        mlp_bias=settle(
+            "mlp_bias",
+            evidence.has(FIRST + "mlp.down_proj.bias", "mlp_bias"),
+            "tensor down_proj.bias",
+        ),
+        head=settle("head", head, "tensor lm_head.weight and tie_word_embeddings"),
     )
 
 
-def read_boundaries(raw: dict[str, Any], layout: Layout, where: str) -> tuple[int, ...] | None:
-    """The capture that the config states, or `None`.
+def read_knob(keys: Keys, dialect: Dialect, ledger: Ledger, name: str) -> bool:
+    """A flag: what the user says, else the config where the framework heeds it, else a default.
 
     Raises:
-        InputError: when it is no list of integers.
-        ValueError: when the ids are out of range or do not ascend.
+        InputError: when the config asks for what the framework does not do, or says two things.
     """
-    ids = _layer_ids(raw, where)
-    return None if ids is None else from_ids(ids, layout.numbering, None)
-
-
-def write_config(
-    c: DraftConfig,
-    layout: Layout,
-    boundaries: tuple[int, ...] | None,
-    max_positions: int,
-    dtype: str,
-) -> dict[str, Any]:
-    """A config.json with every knob written out, since readers' defaults disagree.
-
-    Args:
-        c: the draft's dimensions and knobs, all of which the layout has a place for.
-        layout: who is to read it.
-        boundaries: the capture, `None` where nobody knows it.
-        max_positions: the longest context.
-        dtype: the weights' type, as torch names it.
-    """
-    nested: dict[str, Any] = {"use_aux_hidden_state": True, "norm_before_fc": c.norm_before_fc}
-    if boundaries is not None:
-        nested[_IDS] = to_ids(boundaries, layout.numbering)
-    keys: dict[str, Any] = {
-        "architectures": [layout.architecture],
-        "model_type": "llama",
-        "hidden_size": c.hidden_size,
-        "intermediate_size": c.intermediate_size,
-        "num_hidden_layers": c.num_layers,
-        "num_attention_heads": c.attention.num_heads,
-        "num_key_value_heads": c.attention.num_kv_heads,
-        "head_dim": c.attention.head_dim,
-        "vocab_size": c.vocab_size,
-        # null makes the server take the target's head; a number, the file's.
-        "draft_vocab_size": None if c.head == "target" else c.draft_vocab_size,
-        "max_position_embeddings": max_positions,
-        "rms_norm_eps": c.rms_norm_eps,
-        "hidden_act": "silu",
-        **write_rope(c.rope),
-        "bias": c.fc_bias,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "num_aux_hidden_states": c.num_aux,
-        "norm_before_residual": False,
-        "norm_before_fc": c.norm_before_fc,
-        "fc_norm": c.fc_norm,
-        "norm_output": c.norm_output,
-        "tie_word_embeddings": c.head == "tied",
-        "torch_dtype": dtype,
-        "eagle_config": nested,
-    }
-    if c.target_hidden_size != c.hidden_size:
-        # Its mere presence makes SafeAILab's loader look for embeddings in the draft's file.
-        keys["target_hidden_size"] = c.target_hidden_size
-    return keys
-
-
-def _attention(evidence: Evidence) -> AttentionConfig:
-    heads = read_integer(evidence.raw, "num_attention_heads", evidence.where)
-    queries, _ = evidence.shape(_LAYER + "self_attn.q_proj.weight")
-    keys, _ = evidence.shape(_LAYER + "self_attn.k_proj.weight")
-    if queries % heads:
+    stated: dict[str, bool] = {}
+    if name != "double_norm":  # no config has a key for it
+        for key in _ALIASES.get(name, (name,)):
+            if keys.values.get(key) is not None:
+                stated[keys.place(key)] = read_flag(keys.values, key, keys.where)
+        nested = _NESTED_NAMES.get(name)
+        if nested is not None and keys.nested.get(nested) is not None:
+            stated[f"config {NESTED}.{nested}"] = read_flag(keys.nested, nested, keys.where)
+    if name in ledger.settings:
+        return ledger.flag(name, False, "")
+    if len(set(stated.values())) > 1:
+        told = " and ".join(f"{place} {_word(value)}" for place, value in stated.items())
         raise InputError(
-            f"{evidence.where}: num_attention_heads is {heads}, expected a divisor of "
-            f"{queries}, the rows of q_proj"
+            f"{keys.where}: {told} differ, expected one value (--set {name}=... decides)"
         )
-    head_dim = evidence.settle("head_dim", queries // heads)
-    if keys % head_dim:
-        raise InputError(
-            f"{evidence.where}: k_proj has {keys} rows, expected a multiple of the head_dim "
-            f"{head_dim} that q_proj's {queries} rows make with num_attention_heads {heads}"
-        )
-    return AttentionConfig(
-        num_heads=heads,
-        num_kv_heads=evidence.settle("num_key_value_heads", keys // head_dim),
-        head_dim=head_dim,
-        bias=evidence.has(_LAYER + "self_attn.q_proj.bias", "attention_bias"),
-        output_bias=_LAYER + "self_attn.o_proj.bias" in evidence.tensors,
-        qk_norm=_LAYER + "self_attn.q_norm.weight" in evidence.tensors,
+    found = next(iter(stated.items()), None)
+    if name in dialect.always:
+        fixed, reason = dialect.always[name]
+        if found is not None and found[1] != fixed:
+            raise InputError(
+                f"{keys.where}: {name} is {_word(found[1])}, but this is a {dialect.name} draft "
+                f"and {dialect.title}: {reason} (--set {name}=true or false says how it was "
+                "trained, --from names another writer)"
+            )
+        if name in dialect.doubts:
+            ledger.notes.append(f"{name}: {dialect.doubts[name]}")
+        return ledger.flag(name, fixed, f"{dialect.name}'s rule: {reason}")
+    if found is not None:
+        return ledger.flag(name, found[1], found[0])
+    if name in dialect.doubts:
+        ledger.notes.append(f"{name}: {dialect.doubts[name]}")
+    return ledger.flag(name, dialect.defaults.get(name, False), f"{dialect.name}'s default")
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _require_weights(evidence: Evidence, **flags: bool) -> None:
+    """Refuse a norm without its flag, and a flag without its norm."""
+    for key, tensor in (("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")):
+        flag = flags[key]
+        if flag != (tensor in evidence.tensors) and (flag or key not in evidence.ledger.settings):
+            raise InputError(
+                f"{evidence.keys.where}: {key} is {'on' if flag else 'off'}, but the file holds "
+                f"{'no ' if flag else ''}{tensor}: one of them is wrong, and acceptance hangs on "
+                f"it (--set {key}=true or false decides)"
+            )
+
+
+def _final_norm(evidence: Evidence) -> tuple[bool, bool]:
+    """Whether the head reads a normed state, and whether the next step is fed one."""
+    keys, dialect, ledger = evidence.keys, evidence.dialect, evidence.ledger
+    held = "norm.weight" in evidence.tensors
+    if not dialect.norm_output_is_final_norm:
+        fed = read_knob(keys, dialect, ledger, "norm_output")
+        return ledger.flag("final_norm", held, "tensor norm.weight"), fed
+    asked = read_flag(keys.values, "norm_output", keys.where, default=True)
+    source = (
+        keys.place("norm_output") if "norm_output" in keys.values else f"{dialect.name}'s default"
     )
+    fed = ledger.flag("norm_output", False, f"{dialect.name}'s rule: the raw state is fed back")
+    return ledger.flag("final_norm", asked, f"{source}, which says what the head reads"), fed
+
+
+def _bias_key(evidence: Evidence) -> str | None:
+    """The key that says whether fc has a bias; SGLang's also stands for one of o_proj."""
+    return "bias" if "fc_bias" not in evidence.dialect.lacks else None
+
+
+def _epsilon(keys: Keys, ledger: Ledger) -> float:
+    asked = ledger.settings.get("rms_norm_eps")
+    if isinstance(asked, float):
+        return ledger.settle("rms_norm_eps", asked, "--set")
+    found = read_number(keys.values, "rms_norm_eps", keys.where)
+    if found < 0:
+        raise InputError(f"{keys.where}: rms_norm_eps is {found}, expected a positive number")
+    return ledger.settle("rms_norm_eps", found, keys.place("rms_norm_eps"))
+
+
+def _rope(keys: Keys, dialect: Dialect, ledger: Ledger) -> RopeConfig:
+    """The rotation, as the file has it unless the user says otherwise."""
+    values = dict(keys.values)
+    settings = ledger.settings
+    if "rope_scaling" in settings or "rope_theta" in settings:
+        for holder in ("rope_parameters", "rope_scaling"):
+            inner = read_object(values, holder, keys.where)
+            if "rope_scaling" in settings:
+                inner = {key: value for key, value in inner.items() if key in _PLAIN_ROPE}
+            if "rope_theta" in settings:
+                inner = {key: value for key, value in inner.items() if key != "rope_theta"}
+                values["rope_theta"] = settings["rope_theta"]
+            values[holder] = inner
+    rope = read_rope(values, keys.where)
+    source = _nested_source(keys, "rope_theta", dialect)
+    ledger.settle("rope_theta", rope.theta, "--set" if "rope_theta" in settings else source)
+    holders = [key for key in ("rope_parameters", "rope_scaling") if keys.values.get(key)]
+    holders += ["rope_scaling"] if "rope_scaling" in keys.values else []
+    scaled = keys.place(holders[0]) if holders else f"{dialect.name}'s default"
+    ledger.settle("rope_scaling", rope.scaling, "--set" if "rope_scaling" in settings else scaled)
+    ledger.settle(
+        "partial_rotary_factor",
+        rope.partial,
+        _nested_source(keys, "partial_rotary_factor", dialect),
+    )
+    _doubt_rope(rope, dialect, ledger)
+    return rope
+
+
+def _nested_source(keys: Keys, key: str, dialect: Dialect) -> str:
+    """Where a number of the rotation stands: at the top or in one of two holders."""
+    if keys.values.get(key) is not None:
+        return keys.place(key)
+    for holder in ("rope_parameters", "rope_scaling"):
+        nested = keys.values.get(holder)
+        if isinstance(nested, dict) and nested.get(key) is not None:
+            return f"{keys.place(holder)}.{key}"
+    return f"{dialect.name}'s default"
+
+
+def _doubt_rope(rope: RopeConfig, dialect: Dialect, ledger: Ledger) -> None:
+    """What trainers are known to write that they did not train with."""
+    scaling = rope.scaling
+    added = dialect.added_yarn
+    if isinstance(scaling, YarnScaling) and added == (
+        scaling.factor,
+        scaling.original_max_positions,
+    ):
+        ledger.notes.append(
+            f"rope_scaling is yarn with factor {added[0]:g} over {added[1]} positions, which "
+            f"{dialect.title} adds to drafts trained without: --set rope_scaling=none reads the "
+            "training's"
+        )
+    if dialect.trained_theta not in (None, rope.theta):
+        ledger.notes.append(
+            f"rope_theta is {rope.theta:g}, but {dialect.title} trains with "
+            f"{dialect.trained_theta:g} whatever it says: --set "
+            f"rope_theta={dialect.trained_theta:g} reads the training's"
+        )
 
 
 def _head(evidence: Evidence) -> tuple[HeadSource, int | None]:
     """Whose head, and its rows; `None` where the target's vocabulary says."""
-    tied = read_flag(evidence.raw, "tie_word_embeddings", evidence.where)
-    if "lm_head.weight" in evidence.tensors:
+    tied = read_flag(evidence.keys.values, "tie_word_embeddings", evidence.keys.where)
+    if HEAD in evidence.tensors:
         if tied:
-            evidence.notes.append(
+            evidence.ledger.notes.append(
                 "tie_word_embeddings is true beside an own lm_head: the own one is used"
             )
-        return "own", evidence.shape("lm_head.weight")[0]
+        return "own", evidence.shape(HEAD)[0]
     return ("tied" if tied else "target"), None
+
+
+def _require_whole(keys: Keys, vocab_size: int) -> None:
+    """Refuse a pruned head that is not there: the target's, or a tied one, is never pruned."""
+    stated = keys.values.get("draft_vocab_size")
+    if stated not in (None, vocab_size):
+        raise InputError(
+            f"{keys.where}: draft_vocab_size is {stated!r}, but the file holds no {HEAD}, expected "
+            f"one of {stated!r} rows: without it the head is another's, of {vocab_size}"
+        )
 
 
 def _vocab_size(evidence: Evidence) -> int:
     found = set(evidence.vocab_sizes.values())
     if len(found) > 1:
         told = ", ".join(f"{size} by {name}" for name, size in evidence.vocab_sizes.items())
-        raise InputError(f"{evidence.where}: the vocabulary is {told}, expected one size")
+        raise InputError(f"{evidence.keys.where}: the vocabulary is {told}, expected one size")
     if not found:
-        return read_integer(evidence.raw, "vocab_size", evidence.where)
-    return evidence.settle("vocab_size", found.pop())
+        size = read_integer(evidence.keys.values, "vocab_size", evidence.keys.where)
+        if size > _LARGEST_VOCAB:
+            raise InputError(
+                f"{evidence.keys.where}: vocab_size is {size}, expected at most {_LARGEST_VOCAB}"
+            )
+        return evidence.ledger.settle("vocab_size", size, evidence.keys.place("vocab_size"))
+    return evidence.settle(
+        "vocab_size", found.pop(), f"length of {next(iter(evidence.vocab_sizes))}"
+    )
 
 
 def _fused(evidence: Evidence, width: int) -> tuple[int, int]:
     """Dt and A, from fc's columns and the config's counts."""
-    raw, _, _, where, notes = evidence
-    target_width = read_integer(raw, "target_hidden_size", where, default=width)
-    nested = read_object(raw, "eagle_config", where)
+    keys, ledger = evidence.keys, evidence.ledger
+    where = keys.where
+    target_width = read_integer(keys.values, "target_hidden_size", where, default=width)
+    given = keys.values.get("target_hidden_size") is not None
+    source = keys.place("target_hidden_size") if given else "the draft's own width"
+    ledger.settle("target_hidden_size", target_width, source)
     fused = "fc.weight" in evidence.tensors
-    if read_flag(nested, "use_aux_hidden_state", where, default=fused) != fused:
+    if read_flag(keys.nested, "use_aux_hidden_state", where, default=fused) != fused:
         held = "holds" if fused else "holds no"
-        notes.append(f"use_aux_hidden_state is {not fused}, but the file {held} fc.weight")
+        ledger.notes.append(f"use_aux_hidden_state is {not fused}, but the file {held} fc.weight")
     if not fused:
-        notes.append("no fc: the draft reads the target's last state alone")
-        return target_width, 0
+        ledger.notes.append("no fc: the draft reads the target's last state alone")
+        return target_width, ledger.settle("num_aux", 0, "no tensor fc.weight")
     _, columns = evidence.shape("fc.weight")
-    ids = _layer_ids(raw, where)
-    counts = {} if ids is None else {_IDS: len(ids)}
-    if raw.get("num_aux_hidden_states") is not None:
-        counts["num_aux_hidden_states"] = read_integer(raw, "num_aux_hidden_states", where)
+    if evidence.boundaries is not None:
+        counts = {"--boundaries": len(evidence.boundaries)}
+    else:
+        stated = stated_ids(keys)
+        counts = {} if stated is None else {stated[1]: len(stated[0])}
+    for key in ("num_aux_hidden_states", "num_aux_layers"):
+        if keys.values.get(key) is not None:
+            counts[key] = read_integer(keys.values, key, where)
     for name, number in counts.items():
         if number * target_width != columns:
             raise InputError(
@@ -280,18 +304,15 @@ def _fused(evidence: Evidence, width: int) -> tuple[int, int]:
             f"{where}: fc reads {columns} columns, expected a multiple of the target's width "
             f"{target_width}"
         )
-    return target_width, columns // target_width
+    return target_width, ledger.settle("num_aux", columns // target_width, "shape of fc")
 
 
-def _layer_ids(raw: dict[str, Any], where: str) -> list[int] | None:
-    ids = read_object(raw, "eagle_config", where).get(_IDS)
-    if ids is None:
-        return None
-    if not isinstance(ids, list) or not all(type(layer_id) is int for layer_id in ids):
-        raise InputError(f"{where}: {_IDS} is {ids!r}, expected a list of integers")
-    return ids
-
-
-def _layer_count(tensors: Mapping[str, np.ndarray]) -> int:
-    numbers = [name.split(".")[1] for name in tensors if name.startswith("layers.")]
-    return 1 + max(int(number) for number in numbers if number.isdecimal())
+def _layer_count(tensors: Mapping[str, Tensor], where: str) -> int:
+    texts = {name.split(".")[1] for name in tensors if name.startswith("layers.")}
+    numbers = {int(text) for text in texts if text.isdecimal()}
+    if numbers != set(range(len(numbers))):
+        raise InputError(
+            f"{where}: the file holds tensors of layers {', '.join(map(str, sorted(numbers)))}, "
+            "expected layers from 0 without a gap"
+        )
+    return len(numbers)

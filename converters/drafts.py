@@ -1,39 +1,98 @@
-"""A draft on disk <-> one canonical form: (config, parameter tree, vocabulary).
+"""A draft on disk, opened: one canonical form whoever wrote it, its tensors still unread.
 
 Shapes win over the config, and every correction is told; no tensor is dropped in silence.
 """
 
-from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from converters.draft_configs import (
-    Evidence,
-    read_boundaries,
-    read_config,
-    require_known_keys,
-    write_config,
-)
-from converters.files import (
-    SINGLE,
-    read_checkpoint,
-    read_json,
-    require_directory,
-    whole_directory,
-    write_json,
-    write_tensors,
-)
-from converters.layouts import FOREIGN_TENSORS, SGLANG, canonical_name, written_name
-from converters.trees import FLOATS, require_shapes, to_tensors, to_tree
-from converters.vocabs import read_maps, read_vocab, write_vocab
+from converters.captures import read_boundaries
+from converters.config_keys import SPECULATORS, Keys, read_keys
+from converters.detect import CAPTURE, MARK, Clues, detect
+from converters.dialects import dialect_of
+from converters.dialects.base import Dialect
+from converters.draft_configs import read_config
+from converters.evidence import Evidence
+from converters.features import LOSSES
+from converters.files import read_json, require_directory
+from converters.keys import read_integer
+from converters.ledger import Ledger, Setting
+from converters.names import EMBEDDING, FIRST, Names, canonical_names
+from converters.shapes import expected_shapes
+from converters.stored import open_checkpoint
+from converters.tensors import Stored, Tensor
+from converters.trees import require_shapes, to_tree
+from converters.vocabs import Maps, read_maps, read_vocab
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.errors import InputError
 from eagle3_jax.vocab import VocabMap
 
-_EMBEDDING = "embed_tokens.weight"
-_FIRST = "layers.0."
+_FOREIGN_TENSORS = (  # other kinds of draft, told by a tensor that only they have
+    ("mask_hidden", "parallel drafting (P-EAGLE)"),
+    ("parallel_draft_heads.", "parallel draft heads"),
+    ("eh_proj.", "an eh_proj before attention"),
+    ("experts.", "a mixture of experts"),
+    ("g_proj.", "gated attention"),
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a draft is to be read, where its files do not say or say it wrongly.
+
+    Attributes:
+        dialect: whose rules hold; by default the files tell.
+        settings: values that win over the files (`--set`).
+        boundaries: the capture.
+        target_layers: L, for the default capture and the range of layer ids.
+        mapping: the draft vocabulary.
+        allowed: unknown config keys and tensors that are to be passed over.
+    """
+
+    dialect: str | None = None
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    boundaries: tuple[int, ...] | None = None
+    target_layers: int | None = None
+    mapping: Maps | None = None
+    allowed: frozenset[str] = frozenset()
+
+
+class OpenDraft(NamedTuple):
+    """A draft by its headers.
+
+    Attributes:
+        config: dimensions and knobs.
+        tensors: its parameters under canonical names, `[out, in]`, unread.
+        vocab: the draft vocabulary.
+        embeddings: `[V,D]` where the file holds a table, else `None`: the target's are due.
+        boundaries: the capture, else `None`.
+        dialect: whose it is.
+        evidence: what tells so.
+        sources: where each resolved value came from.
+        notes: what was corrected, rebuilt or assumed, a sentence each.
+        unread: tensors of the file that the draft goes without, with the reasons.
+        maps: d2t and t2d as the file has them.
+        max_positions: the longest context, where the config says.
+        target_name: the target's name, where the config says.
+    """
+
+    config: DraftConfig
+    tensors: Mapping[str, Tensor]
+    vocab: VocabMap
+    embeddings: Tensor | None
+    boundaries: tuple[int, ...] | None
+    dialect: Dialect
+    evidence: tuple[str, ...] = ()
+    sources: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
+    unread: tuple[tuple[Tensor, str], ...] = ()
+    maps: Mapping[str, Tensor] = {}
+    max_positions: int | None = None
+    target_name: str | None = None
 
 
 class LoadedDraft(NamedTuple):
@@ -44,7 +103,7 @@ class LoadedDraft(NamedTuple):
         params: the tree that `Drafter(config)` applies, NumPy arrays of the types on disk.
         vocab: the draft vocabulary.
         embeddings: `[V,D]` where the file holds a table, else `None`: the target's are due.
-        boundaries: the capture that the file states, else `None`.
+        boundaries: the capture, else `None`.
         notes: what was corrected, rebuilt or assumed, a sentence each.
     """
 
@@ -56,167 +115,119 @@ class LoadedDraft(NamedTuple):
     notes: tuple[str, ...]
 
 
-def load_draft(directory: Path) -> LoadedDraft:
-    """Read a draft in SGLang's style: SafeAILab, SpecForge, SGLang and their kin.
+def load_draft(directory: Path, reading: Reading | None = None) -> LoadedDraft:
+    """Read a draft of any dialect into memory.
 
     Args:
-        directory: holds config.json and safetensors.
+        directory: holds config.json and weights.
+        reading: where the files do not say how they are meant.
 
     Raises:
         InputError: when it holds no EAGLE-3 draft, or tensors and config do not fit together.
     """
+    return read_whole(open_draft(directory, reading))
+
+
+def read_whole(draft: OpenDraft) -> LoadedDraft:
+    """An open draft, in memory."""
+    tensors = {name: in_memory(tensor) for name, tensor in draft.tensors.items()}
+    embeddings = None if draft.embeddings is None else in_memory(draft.embeddings)
+    return LoadedDraft(
+        draft.config, to_tree(tensors), draft.vocab, embeddings, draft.boundaries, draft.notes
+    )
+
+
+def in_memory(tensor: Tensor) -> np.ndarray:
+    """A tensor, read if it is on disk."""
+    return tensor.read() if isinstance(tensor, Stored) else tensor
+
+
+def open_draft(directory: Path, reading: Reading | None = None) -> OpenDraft:
+    """Read a draft's config and headers, and of its tensors only what decides something.
+
+    Args:
+        directory: holds config.json and weights.
+        reading: where the files do not say how they are meant.
+
+    Raises:
+        InputError: when it holds no EAGLE-3 draft, or tensors and config do not fit together.
+    """
+    reading = reading or Reading()
     require_directory(directory, "a draft")
     where = str(directory / "config.json")
     raw = read_json(directory / "config.json")
-    tensors, origins = _canonical(read_checkpoint(directory), directory)
-    _require_draft(raw, tensors, directory)
-    require_known_keys(raw, SGLANG, where)
-    embeddings = tensors.pop(_EMBEDDING, None)
-    maps = read_maps(tensors.pop("d2t", None), tensors.pop("t2d", None), str(directory))
-    notes: list[str] = []
+    checkpoint = open_checkpoint(directory)
+    clues = Clues(raw, frozenset(checkpoint.tensors), checkpoint.metadata)
+    dialect, evidence = _dialect(clues, reading, where)
+    names = canonical_names(checkpoint.tensors, dialect, str(directory))
+    _require_draft(raw, names, directory)
+    keys = read_keys(raw, where, reading.allowed)
+    _require_known(reading.allowed, keys, names, where)
+    ledger = Ledger(reading.settings, notes=list(checkpoint.notes))
+    tensors: dict[str, Tensor] = {
+        canonical: checkpoint.tensors[name] for canonical, name in names.origins.items()
+    }
+    stored_maps: dict[str, Tensor] = {}
+    for name in ("d2t", "t2d"):
+        if name in tensors:
+            stored_maps[name] = tensors.pop(name)
+    maps = _maps(stored_maps, reading, str(directory))
+    embeddings = tensors.pop(EMBEDDING, None)
     shown = {"embed_tokens": embeddings, "t2d": maps.mask}
-    vocab_sizes = {name: len(tensor) for name, tensor in shown.items() if tensor is not None}
+    vocab_sizes = {name: t.shape[0] for name, t in shown.items() if t is not None and t.shape}
     try:
-        config = read_config(Evidence(raw, tensors, vocab_sizes, where, notes))
-        vocab = read_vocab(maps, config.draft_vocab_size, config.vocab_size, str(directory), notes)
-        boundaries = read_boundaries(raw, SGLANG, where) if config.num_aux else None
+        config = read_config(
+            Evidence(keys, tensors, vocab_sizes, dialect, ledger, reading.boundaries)
+        )
+        vocab = read_vocab(maps, config.draft_vocab_size, config.vocab_size, str(directory), ledger)
+        boundaries = None
+        if config.num_aux:
+            boundaries = read_boundaries(
+                keys,
+                dialect,
+                ledger,
+                reading.boundaries,
+                clues.metadata.get(CAPTURE),
+                reading.target_layers,
+            )
+        max_positions = None
+        if keys.values.get("max_position_embeddings") is not None:
+            max_positions = read_integer(keys.values, "max_position_embeddings", where)
     except InputError:
         raise
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
-    _require_all(config, tensors, embeddings, str(directory), origins)
-    return LoadedDraft(config, to_tree(tensors), vocab, embeddings, boundaries, tuple(notes))
+    dropped = names.useless | _unused(tensors, config, names, reading)
+    ledger.notes += [f"{name} is left out: {why}" for name, why in sorted(dropped.items())]
+    parameters = {
+        name: tensor for name, tensor in tensors.items() if names.origins[name] not in dropped
+    }
+    _require_shapes(config, parameters, embeddings, str(directory), names.origins)
+    return OpenDraft(
+        config,
+        parameters,
+        vocab,
+        embeddings,
+        boundaries,
+        dialect,
+        evidence,
+        ledger.sources,
+        tuple(ledger.notes),
+        tuple((checkpoint.tensors[name], reason) for name, reason in sorted(dropped.items())),
+        stored_maps,
+        max_positions,
+        _target_name(keys),
+    )
 
 
-def save_draft(
-    directory: Path,
-    draft: LoadedDraft,
-    *,
-    max_positions: int,
-    overwrite: bool = False,
-) -> None:
-    """Write a draft as SGLang and SpecForge read it, whole or not at all.
-
-    Args:
-        directory: where to.
-        draft: what to write; its `notes` are not written.
-        max_positions: the longest context, which the format states.
-        overwrite: replace an existing directory.
+def require_fitting(draft: OpenDraft, where: str) -> None:
+    """Refuse a draft whose parts contradict each other, before it is on disk.
 
     Raises:
-        InputError: when the format has no place for one of the draft's knobs, the parts of the
-            draft do not fit together, or the directory exists.
+        InputError: at the first part that does not fit.
     """
-    config, layout = draft.config, SGLANG
-    for what, holds in layout.refuses:
-        if holds(config, max_positions):
-            raise InputError(f"{directory}: {layout.name} has no place for {what}")
-    parameters = to_tensors(draft.params)
-    _require_consistent(draft, parameters, str(directory))
-    tensors = {written_name(n, layout): t for n, t in parameters.items()}
-    if draft.embeddings is not None:
-        tensors[_EMBEDDING] = draft.embeddings
-    tensors |= write_vocab(draft.vocab)
-    written = write_config(config, layout, draft.boundaries, max_positions, _dtype(parameters))
-    with whole_directory(directory, overwrite=overwrite) as building:
-        write_tensors(building / SINGLE, tensors, {"format": "pt"})
-        write_json(building / "config.json", written)
-
-
-def expected_shapes(c: DraftConfig) -> dict[str, list[int]]:
-    """Every tensor that a draft of this config holds, `[out, in]`, under canonical names."""
-    a, d = c.attention, c.hidden_size
-    queries, keys = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
-    shapes: dict[str, list[int]] = {}
-
-    def linear(name: str, rows: int, columns: int, bias: bool) -> None:
-        shapes[f"{name}.weight"] = [rows, columns]
-        if bias:
-            shapes[f"{name}.bias"] = [rows]
-
-    if c.num_aux:
-        linear("fc", d, c.aux_width, c.fc_bias)
-    if c.norm_before_fc:
-        shapes["input_norm.weight"] = [c.aux_width]
-    if c.fc_norm:
-        shapes |= {f"fc_norm.{i}.weight": [c.target_hidden_size] for i in range(c.num_aux)}
-    for index in range(c.num_layers):
-        layer = f"layers.{index}"
-        width = 2 * d if index == 0 else d
-        linear(f"{layer}.self_attn.q_proj", queries, width, a.bias)
-        linear(f"{layer}.self_attn.k_proj", keys, width, a.bias)
-        linear(f"{layer}.self_attn.v_proj", keys, width, a.bias)
-        linear(f"{layer}.self_attn.o_proj", d, queries, a.output_bias)
-        if a.qk_norm:
-            shapes |= {f"{layer}.self_attn.{x}_norm.weight": [a.head_dim] for x in "qk"}
-        linear(f"{layer}.mlp.gate_proj", c.intermediate_size, d, c.mlp_bias)
-        linear(f"{layer}.mlp.up_proj", c.intermediate_size, d, c.mlp_bias)
-        linear(f"{layer}.mlp.down_proj", d, c.intermediate_size, c.mlp_bias)
-        norms = ["input_layernorm", "post_attention_layernorm"]
-        norms += ["hidden_norm"] if index == 0 else []
-        shapes |= {f"{layer}.{norm}.weight": [d] for norm in norms}
-    if c.final_norm:
-        shapes["norm.weight"] = [d]
-    if c.head == "own":
-        shapes["lm_head.weight"] = [c.draft_vocab_size, d]
-    return shapes
-
-
-def _canonical(
-    tensors: dict[str, np.ndarray], directory: Path
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Tensors under canonical names, and the name that each has in the file."""
-    renamed: dict[str, np.ndarray] = {}
-    origins: dict[str, str] = {}
-    for name, tensor in tensors.items():
-        canonical = canonical_name(name)
-        if canonical.endswith(".hidden_norm.weight") and not canonical.startswith(_FIRST):
-            # Layers after the first: one norm, which frameworks name in two ways.
-            canonical = canonical.replace("hidden_norm", "input_layernorm")
-        if canonical in renamed:
-            raise InputError(
-                f"{directory}: {origins[canonical]} and {name} are both {canonical}, expected one"
-            )
-        renamed[canonical], origins[canonical] = tensor, name
-    return renamed, origins
-
-
-def _require_draft(raw: dict[str, Any], tensors: dict[str, np.ndarray], directory: Path) -> None:
-    for pattern, kind in FOREIGN_TENSORS:
-        for name in filter(pattern.search, sorted(tensors)):
-            raise InputError(
-                f"{directory}: tensor {name} belongs to {kind}, expected an EAGLE-3 draft with "
-                "grouped-query attention that drafts one token after another"
-            )
-    needed = [_FIRST + "hidden_norm.weight", _FIRST + "self_attn.q_proj.weight"]
-    missing = [name for name in needed if name not in tensors]
-    if missing:
-        named = raw.get("architectures")
-        found = named[0] if isinstance(named, list) and named else raw.get("model_type")
-        raise InputError(
-            f"{directory}: not an EAGLE-3 draft: found {found!r} without "
-            f"{' or '.join(missing)}, expected a midlayer that reads [embedding, hidden]"
-        )
-
-
-def _require_all(
-    config: DraftConfig,
-    tensors: dict[str, np.ndarray],
-    embeddings: np.ndarray | None,
-    where: str,
-    origins: dict[str, str] | None = None,
-) -> None:
-    expected = expected_shapes(config)
-    if embeddings is not None:
-        tensors = tensors | {_EMBEDDING: embeddings}
-        expected[_EMBEDDING] = [config.vocab_size, config.hidden_size]
-    require_shapes(tensors, expected, where, origins)
-
-
-def _require_consistent(draft: LoadedDraft, tensors: dict[str, np.ndarray], where: str) -> None:
-    """Refuse a draft whose parts contradict each other, before it is on disk."""
     config, vocab = draft.config, draft.vocab
-    _require_all(config, tensors, draft.embeddings, where)
+    _require_shapes(config, draft.tensors, draft.embeddings, where)
     found = (len(vocab.target_ids), len(vocab.in_draft))
     expected = (config.draft_vocab_size, config.vocab_size)
     if found != expected:
@@ -235,9 +246,101 @@ def _require_consistent(draft: LoadedDraft, tensors: dict[str, np.ndarray], wher
         )
 
 
-def _dtype(tensors: dict[str, np.ndarray]) -> str:
-    """The type of most weights, since norms may be of a wider one."""
-    sizes: Counter[str] = Counter()
-    for tensor in tensors.values():
-        sizes[FLOATS[tensor.dtype]] += tensor.size
-    return sizes.most_common(1)[0][0]
+def _dialect(clues: Clues, reading: Reading, where: str) -> tuple[Dialect, tuple[str, ...]]:
+    """Whose rules hold, and why."""
+    if reading.dialect is not None:
+        return dialect_of(reading.dialect), ("--from",)
+    found = detect(clues)
+    stated = clues.raw.get("norm_output")
+    told = MARK in clues.metadata or "norm_output" in reading.settings
+    if found.dialect.name == "specforge" and stated is not None and not told:
+        raise InputError(
+            f"{where}: norm_output is {stated!r} in a SpecForge draft, and its meaning changed: "
+            "--from specforge-0.2 (up to 0.2.0: whether the head reads a normed state; the raw "
+            "one is fed back) or --from specforge (later: whether the normed one is fed back)"
+        )
+    return found.dialect, found.evidence
+
+
+def _require_known(allowed: frozenset[str], keys: Keys, names: Names, where: str) -> None:
+    """Refuse a name that `--allow` could not mean: a typo would pass for consent."""
+    known = LOSSES | keys.values.keys() | keys.nested.keys() | set(names.origins.values())
+    for name in sorted(allowed - known):
+        raise InputError(
+            f"{where}: --allow {name} is neither a key nor a tensor of this draft, expected one, "
+            f"or one of {', '.join(sorted(LOSSES))}"
+        )
+
+
+def _maps(stored: Mapping[str, Tensor], reading: Reading, where: str) -> Maps:
+    """What the vocabulary tensors say; what the user gives wins."""
+    if reading.mapping is not None:
+        return reading.mapping
+    read = {name: in_memory(tensor) for name, tensor in stored.items()}
+    return read_maps(read.get("d2t"), read.get("t2d"), where)
+
+
+def _unused(
+    tensors: Mapping[str, Tensor], config: DraftConfig, names: Names, reading: Reading
+) -> dict[str, str]:
+    """Tensors that the user's settings, or the dialect's flags, leave without a reader."""
+    expected = expected_shapes(config)
+    reasons: dict[str, str] = {}
+    for name in tensors.keys() - expected.keys():
+        origin = names.origins[name]
+        if origin in reading.allowed:
+            reasons[origin] = "--allow names it"
+        elif name.startswith("fc_norm.") and not config.fc_norm:
+            reasons[origin] = "fc_norm is off (--set)"
+        elif name == "input_norm.weight":
+            reasons[origin] = "norm_before_fc is off (--set)"
+        elif name == "norm.weight":
+            reasons[origin] = "the head reads the raw state, says norm_output"
+    return reasons
+
+
+def _require_draft(raw: Mapping[str, Any], names: Names, directory: Path) -> None:
+    for canonical, origin in sorted(names.origins.items()):
+        for part, kind in _FOREIGN_TENSORS:
+            if canonical.startswith(part) or f".{part}" in canonical:
+                raise InputError(
+                    f"{directory}: tensor {origin} belongs to {kind}, expected a dense EAGLE-3 "
+                    "draft that drafts one token after another"
+                )
+    held = names.origins.keys()
+    attention = FIRST + "self_attn."
+    queries = {attention + "q_proj.weight", attention + "q_a_proj.weight"}
+    missing = []
+    if FIRST + "hidden_norm.weight" not in held:
+        missing.append(FIRST + "hidden_norm.weight")
+    if not queries & held:
+        missing.append(attention + "q_proj.weight")
+    if missing:
+        named = raw.get("architectures")
+        found = named[0] if isinstance(named, list) and named else raw.get("model_type")
+        raise InputError(
+            f"{directory}: not an EAGLE-3 draft: found {found!r} without "
+            f"{' or '.join(missing)}, expected a midlayer that reads [embedding, hidden]"
+        )
+
+
+def _require_shapes(
+    config: DraftConfig,
+    tensors: Mapping[str, Tensor],
+    embeddings: Tensor | None,
+    where: str,
+    origins: Mapping[str, str] | None = None,
+) -> None:
+    expected = expected_shapes(config)
+    if embeddings is not None:
+        tensors = {**tensors, EMBEDDING: embeddings}
+        expected[EMBEDDING] = [config.vocab_size, config.hidden_size]
+    require_shapes(tensors, expected, where, origins)
+
+
+def _target_name(keys: Keys) -> str | None:
+    """The target that a speculators config names."""
+    speculators = keys.values.get(SPECULATORS)
+    verifier = speculators.get("verifier") if isinstance(speculators, dict) else None
+    name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
+    return name if isinstance(name, str) else None

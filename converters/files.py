@@ -1,31 +1,29 @@
-"""Tensors and JSON on disk: read whole or by header, written whole or not at all.
+"""Tensors and JSON on disk: opened or refused by name, written whole or not at all.
 
 What is written gets the permissions that any new file of the user's gets, and takes its final
 name only when it is complete.
 """
 
+import errno
 import json
 import os
-import re
 import secrets
 import shutil
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy before safetensors asks for it
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
+from converters.tensors import DTYPES, Tensor, Tick, write_tensor
 from eagle3_jax.errors import InputError
 
-INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-_UNREADABLE = re.compile("F4$|F6_|F8_")  # NumPy has none of these
-_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_ALIGNMENT = 8  # of the first tensor's first byte, which spaces after the header bring about
 
 
 def require_directory(path: Path, what: str) -> None:
@@ -54,8 +52,10 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file, expected a JSON file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: found a directory, expected a JSON file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        _refuse_pointer(path, "JSON")
+        refuse_pointer(path, "JSON")
         raise InputError(f"{path}: found text that is not JSON ({error})") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: found a JSON {type(value).__name__}, expected an object")
@@ -63,55 +63,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(directory: Path) -> dict[str, np.ndarray]:
-    """Every tensor of a checkpoint directory, single or sharded with an index.
-
-    Where there is an index, it alone says which files count, as servers have it: a file that it
-    does not name is a leftover.
+    """Every tensor of a checkpoint directory in memory; see `converters.stored`.
 
     Raises:
         InputError: when there is no checkpoint, or files and index do not agree.
     """
-    tensors = read_tensors(weight_files(directory))
-    index = directory / INDEX
-    if index.exists():
-        for name, file in sorted(_weight_map(index).items()):
-            if name not in tensors:
-                raise InputError(f"{index}: lists tensor {name} in {file}, which does not hold it")
-    return tensors
+    from converters.stored import open_checkpoint  # it needs this module
 
-
-def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files of a checkpoint directory, single or sharded with an index.
-
-    Raises:
-        InputError: when there are none, or the index names a missing file.
-    """
-    index = directory / INDEX
-    if index.exists():
-        files = [directory / name for name in sorted(set(_weight_map(index).values()))]
-        for file in files:
-            if not file.exists():
-                raise InputError(f"{index}: names {file.name}, which is not in {directory}")
-        return files
-    if (directory / SINGLE).exists():
-        return [directory / SINGLE]
-    others = sorted(file.name for file in directory.iterdir() if file.suffix in _WEIGHT_SUFFIXES)
-    raise InputError(
-        f"{directory}: found {', '.join(others) or 'no weights'}, expected {SINGLE}, or {INDEX} "
-        "with the files that it names"
-    )
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    listed = read_json(index).get("weight_map")
-    if not isinstance(listed, dict) or not listed:
-        raise InputError(f"{index}: found no object 'weight_map', expected tensor -> file")
-    for name, file in listed.items():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise InputError(
-                f"{index}: tensor {name} is in {file!r}, expected the name of a file beside it"
-            )
-    return listed
+    return {name: tensor.read() for name, tensor in open_checkpoint(directory).tensors.items()}
 
 
 @contextmanager
@@ -128,7 +87,7 @@ def open_tensors(path: Path) -> Iterator[Any]:
     except (SafetensorError, OSError) as error:
         if path.is_dir():
             raise InputError(f"{path}: found a directory, expected a safetensors file") from None
-        _refuse_pointer(path, "safetensors")
+        refuse_pointer(path, "safetensors")
         raise InputError(
             f"{path}: found {path.stat().st_size} bytes that are not whole safetensors ({error})"
         ) from None
@@ -136,32 +95,16 @@ def open_tensors(path: Path) -> Iterator[Any]:
         yield handle
 
 
-def read_tensors(files: list[Path]) -> dict[str, np.ndarray]:
-    """Read every tensor of some safetensors files.
+def refuse_pointer(path: Path, expected: str) -> None:
+    """Refuse a file that Git left in the place of the content.
+
+    Args:
+        path: a file that did not read as it should.
+        expected: what it should hold.
 
     Raises:
-        InputError: when a name stands in two files, or a type is one that NumPy has not.
+        InputError: when it is a Git LFS pointer.
     """
-    tensors: dict[str, np.ndarray] = {}
-    origin: dict[str, Path] = {}
-    for file in files:
-        with open_tensors(file) as handle:
-            for name in handle.keys():  # noqa: SIM118  # the handle itself cannot be iterated
-                if name in tensors:
-                    raise InputError(
-                        f"{file}: tensor {name} stands in {origin[name].name} too, expected it once"
-                    )
-                dtype = handle.get_slice(name).get_dtype()
-                if _UNREADABLE.match(dtype):
-                    raise InputError(
-                        f"{file}: tensor {name} has type {dtype}, expected BF16, F16 or F32 "
-                        "(quantised weights are not read)"
-                    )
-                tensors[name], origin[name] = handle.get_tensor(name), file
-    return tensors
-
-
-def _refuse_pointer(path: Path, expected: str) -> None:
     with path.open("rb") as file:
         start = file.read(len(_LFS_POINTER))
     if start == _LFS_POINTER:
@@ -191,7 +134,9 @@ def whole_directory(destination: Path, *, overwrite: bool = False) -> Iterator[P
     temporary.mkdir()
     try:
         yield temporary
+        _sync_directory(temporary)
         _put(temporary, place)
+        _sync_directory(place.parent)
     finally:
         if temporary.exists():
             shutil.rmtree(temporary)
@@ -219,12 +164,52 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def write_tensors(
-    path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    tick: Tick | None = None,
 ) -> None:
-    """Write a safetensors file, whole or not at all; dtypes and bytes as given."""
-    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    with _whole_file(path) as temporary:
-        save_file(contiguous, temporary, metadata=metadata)
+    """Write a safetensors file, whole or not at all; dtypes and bytes as given.
+
+    Laid out as the safetensors library does it, so that equal input gives equal files. Tensors on
+    disk are copied in pieces.
+
+    Args:
+        path: where to; what stood there is replaced.
+        tensors: in memory, or on disk and unread.
+        metadata: text beside the tensors.
+        tick: is told after each piece how many bytes it had, for a progress bar.
+
+    Raises:
+        InputError: when the format has no such type, or a file to copy from changed meanwhile.
+    """
+    kinds = {dtype: kind for kind, dtype in DTYPES.items()}
+    for name, tensor in tensors.items():
+        if tensor.dtype not in kinds:
+            raise InputError(
+                f"{path}: tensor {name} has type {tensor.dtype}, expected one of "
+                f"{', '.join(map(str, kinds))}"
+            )
+    widest_first = list(reversed(kinds))
+    names = sorted(tensors, key=lambda name: (widest_first.index(tensors[name].dtype), name))
+    header: dict[str, Any] = {}
+    if metadata is not None:
+        header["__metadata__"] = dict(sorted(metadata.items()))
+    end = 0
+    for name in names:
+        tensor = tensors[name]
+        start, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": kinds[tensor.dtype],
+            "shape": tensor.shape,
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    with _whole_file(path) as temporary, temporary.open("wb", buffering=0) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name in names:
+            write_tensor(file.fileno(), tensors[name], tick)
 
 
 @contextmanager
@@ -232,12 +217,22 @@ def _whole_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        temporary.touch()
-        mode = temporary.stat().st_mode  # as the umask has it; safetensors writes 0600
         yield temporary
-        temporary.chmod(mode)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
+        _sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Have the names in a directory on the disk, as `fsync` has a file's content."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # some network file systems
+            raise
+    finally:
+        os.close(descriptor)

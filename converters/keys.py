@@ -1,11 +1,12 @@
 """Values of a config.json, each checked for its type; null counts as absent."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from eagle3_jax.errors import InputError
 
 
-def read_flag(raw: dict[str, Any], key: str, where: str, *, default: bool = False) -> bool:
+def read_flag(raw: Mapping[str, Any], key: str, where: str, *, default: bool = False) -> bool:
     """A boolean.
 
     Raises:
@@ -19,7 +20,7 @@ def read_flag(raw: dict[str, Any], key: str, where: str, *, default: bool = Fals
     return value
 
 
-def read_integer(raw: dict[str, Any], key: str, where: str, default: int | None = None) -> int:
+def read_integer(raw: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
     """A positive integer.
 
     Raises:
@@ -33,7 +34,9 @@ def read_integer(raw: dict[str, Any], key: str, where: str, default: int | None 
     return value
 
 
-def read_number(raw: dict[str, Any], key: str, where: str, default: float | None = None) -> float:
+def read_number(
+    raw: Mapping[str, Any], key: str, where: str, default: float | None = None
+) -> float:
     """A number, whole or not.
 
     Raises:
@@ -47,7 +50,7 @@ def read_number(raw: dict[str, Any], key: str, where: str, default: float | None
     return float(value)
 
 
-def read_object(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+def read_object(raw: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     """An object, empty where it is absent.
 
     Raises:

@@ -1,13 +1,16 @@
 """A Llama-family target out of a Hugging Face directory, one file or sharded."""
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from converters.files import read_checkpoint, read_json, require_directory
-from converters.keys import read_flag, read_integer, read_number
+from converters.keys import read_flag, read_integer, read_number, read_object
 from converters.ropes import read_rope
+from converters.stored import open_checkpoint
+from converters.tensors import Stored
 from converters.trees import require_shapes, to_tree
 from eagle3_jax.config import AttentionConfig, TargetConfig
 from eagle3_jax.errors import InputError
@@ -21,6 +24,8 @@ _FAMILIES: dict[str, tuple[bool | None, bool | None, bool]] = {
 }
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _COMPUTED = ".rotary_emb.inv_freq"  # older files store what the config already says
+# Layers, and parts of a VLM that are not its language model.
+_PARTS = re.compile(r"layers\.\d+\.|blocks\.\d+\.|visual|vision|audio|mtp|eagle")
 _WINDOW, _FULL_LAYERS = 4096, 28  # sliding_window and max_window_layers where they are absent
 
 
@@ -29,6 +34,88 @@ class LoadedTarget(NamedTuple):
 
     config: TargetConfig
     params: dict[str, Any]
+
+
+class OpenTarget(NamedTuple):
+    """What a draft may want of a target, unread; of any family.
+
+    Attributes:
+        directory: where from.
+        vocab_size: V.
+        hidden_size: Dt.
+        num_layers: L.
+        max_positions: its longest context, where the config says.
+        embeddings: `[V,Dt]`.
+        head: `[V,Dt]`; the embeddings where the two are tied.
+        norm: `[Dt]`, the final norm's weight.
+    """
+
+    directory: Path
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_positions: int | None
+    embeddings: Stored
+    head: Stored
+    norm: Stored
+
+
+def open_target(directory: Path) -> OpenTarget:
+    """Find token embeddings, head and final norm of a target, also of one nested in a VLM.
+
+    Args:
+        directory: holds config.json and weights, one file or sharded.
+
+    Raises:
+        InputError: when one of them is missing, found twice, or does not fit the config.
+    """
+    require_directory(directory, "a target")
+    where = str(directory / "config.json")
+    raw = read_json(directory / "config.json")
+    text = read_object(raw, "text_config", where) or raw
+    tensors = open_checkpoint(directory).tensors
+    embeddings = _find(tensors, _EMBEDDING, directory)
+    norm = _find(tensors, "norm.weight", directory)
+    head = _find(tensors, _HEAD, directory, needed=False)
+    tied = read_flag(text, "tie_word_embeddings", where, default=False) or read_flag(
+        raw, "tie_word_embeddings", where, default=head is None
+    )
+    if head is None and not tied:
+        raise InputError(
+            f"{directory}: found no {_HEAD}, expected one: its embeddings are not tied"
+        )
+    if embeddings is None or norm is None or len(embeddings.shape) != 2:
+        raise InputError(f"{directory}: found no table {_EMBEDDING}, expected rows and columns")
+    vocab_size, width = embeddings.shape
+    chosen = embeddings if tied or head is None else head
+    for tensor, shape in ((chosen, (vocab_size, width)), (norm, (width,))):
+        if tensor.shape != shape:
+            raise InputError(
+                f"{directory}: tensor {tensor.name} has shape {list(tensor.shape)}, expected "
+                f"{list(shape)}"
+            )
+    longest = None
+    if text.get("max_position_embeddings") is not None:
+        longest = read_integer(text, "max_position_embeddings", where)
+    layers = read_integer(text, "num_hidden_layers", where)
+    return OpenTarget(directory, vocab_size, width, layers, longest, embeddings, chosen, norm)
+
+
+def _find(
+    tensors: dict[str, Stored], plain: str, directory: Path, *, needed: bool = True
+) -> Stored | None:
+    """The one tensor of a language model that is called so, behind whatever prefixes."""
+    depth = {
+        name: name.removesuffix(plain)
+        for name in tensors
+        if name == plain or name.endswith(f".{plain}")
+    }
+    own = {name: tensors[name] for name, prefix in depth.items() if not _PARTS.search(prefix)}
+    if len(own) > 1:
+        raise InputError(f"{directory}: {' and '.join(sorted(own))} are both {plain}, expected one")
+    if not own and needed:
+        raise InputError(f"{directory}: found no tensor {plain}, expected one of that name")
+    return next(iter(own.values()), None)
 
 
 def load_target(directory: Path) -> LoadedTarget:

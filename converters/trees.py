@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from converters.tensors import Tensor
 from eagle3_jax.errors import InputError
 
 _NUMBERED = re.compile(r"\.(\d+)(?=\.)")
@@ -53,7 +54,7 @@ def to_tensors(tree: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def require_shapes(
-    tensors: Mapping[str, np.ndarray],
+    tensors: Mapping[str, Tensor],
     expected: Mapping[str, list[int]],
     where: str,
     origins: Mapping[str, str] | None = None,

@@ -3,13 +3,15 @@
     d2t [W] integer   target id minus draft id, an offset
     t2d [V] bool      whether the draft can say a target id
 
-Either is rebuilt from the other; where both are there, each is checked by the other.
+Either is rebuilt from the other; where both are there, each is checked by the other. A d2t that
+holds the target ids themselves is told and read as such wherever offsets cannot be meant.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
+from converters.ledger import Ledger
 from eagle3_jax.errors import InputError
 from eagle3_jax.vocab import VocabMap
 
@@ -20,10 +22,14 @@ class Maps(NamedTuple):
     Attributes:
         offsets: d2t as int64, or `None`.
         mask: t2d as bool, or `None`.
+        source: where they were found.
+        absolute: whether d2t is known to hold target ids; `None` where it is to be told.
     """
 
     offsets: np.ndarray | None
     mask: np.ndarray | None
+    source: str = "tensors d2t and t2d"
+    absolute: bool | None = None
 
 
 def read_maps(d2t: np.ndarray | None, t2d: np.ndarray | None, where: str) -> Maps:
@@ -50,15 +56,15 @@ def read_maps(d2t: np.ndarray | None, t2d: np.ndarray | None, where: str) -> Map
     )
 
 
-def read_vocab(maps: Maps, size: int, vocab_size: int, where: str, notes: list[str]) -> VocabMap:
+def read_vocab(maps: Maps, size: int, vocab_size: int, where: str, ledger: Ledger) -> VocabMap:
     """The draft vocabulary that a file means.
 
     Args:
-        maps: what the file says.
+        maps: what the file, or the user, says.
         size: W, rows of the head.
         vocab_size: V.
         where: the file or directory, for messages.
-        notes: takes what was rebuilt or looks wrong.
+        ledger: takes the source, and what was rebuilt or looks wrong.
 
     Raises:
         InputError: when the vocabulary is missing, contradicts itself, or has another size.
@@ -67,10 +73,14 @@ def read_vocab(maps: Maps, size: int, vocab_size: int, where: str, notes: list[s
         if size != vocab_size:
             raise InputError(
                 f"{where}: a draft vocabulary of {size} of {vocab_size} ids has neither d2t nor "
-                "t2d, expected one of them"
+                "t2d, expected one of them (--vocab-mapping FILE gives it)"
             )
-        return VocabMap.identity(vocab_size)
-    ids = _target_ids(maps, vocab_size, where, notes)
+        return ledger.settle("vocabulary", VocabMap.identity(vocab_size), "the whole vocabulary")
+    if maps.mask is not None and len(maps.mask) != vocab_size:
+        raise InputError(
+            f"{where}: t2d has {len(maps.mask)} entries, expected {vocab_size}, the vocabulary"
+        )
+    ids = _target_ids(maps, vocab_size, where, ledger)
     if len(ids) != size:
         raise InputError(
             f"{where}: the vocabulary map has {len(ids)} ids, expected {size}, the rows of the head"
@@ -80,8 +90,12 @@ def read_vocab(maps: Maps, size: int, vocab_size: int, where: str, notes: list[s
             f"{where}: d2t means ids {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}"
         )
     if size < vocab_size and np.array_equal(ids, np.arange(size)):
-        notes.append(f"d2t means the first {size} ids, almost surely a lost mapping")
-    return VocabMap.from_ids(ids, vocab_size)
+        ledger.notes.append(f"d2t means the first {size} ids, almost surely a lost mapping")
+    try:
+        vocab = VocabMap.from_ids(ids, vocab_size)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+    return ledger.settle("vocabulary", vocab, maps.source)
 
 
 def write_vocab(vocab: VocabMap) -> dict[str, np.ndarray]:
@@ -90,42 +104,60 @@ def write_vocab(vocab: VocabMap) -> dict[str, np.ndarray]:
     return {"d2t": ids - np.arange(len(ids)), "t2d": vocab.in_draft}
 
 
-def _target_ids(maps: Maps, vocab_size: int, where: str, notes: list[str]) -> np.ndarray:
-    offsets, mask = maps
-    if offsets is None:
+def _target_ids(maps: Maps, vocab_size: int, where: str, ledger: Ledger) -> np.ndarray:
+    stored, mask = maps.offsets, maps.mask
+    if stored is None:
         assert mask is not None
-        notes.append("no d2t: rebuilt from t2d")
+        ledger.notes.append("no d2t: rebuilt from t2d")
         return np.flatnonzero(mask)
-    ids = offsets + np.arange(len(offsets))
+    ids = stored if _absolute(maps, vocab_size, ledger) else stored + np.arange(len(stored))
     if mask is None:
-        notes.append("no t2d: rebuilt from d2t")
-        if _could_be_ids(offsets, vocab_size):
-            if ids.max() >= vocab_size:
-                raise _absolute(offsets, where)
-            notes.append("d2t is read as offsets, but it could be target ids as well")
+        ledger.notes.append("no t2d: rebuilt from d2t")
         return ids
     marked = np.flatnonzero(mask)
     if not np.array_equal(marked, np.sort(ids)):
-        if np.array_equal(marked, np.sort(offsets)):
-            raise _absolute(offsets, where)
         raise InputError(
-            f"{where}: d2t (offsets) means {len(ids)} ids that are not the {len(marked)} that t2d "
-            "marks, expected the same ids"
+            f"{where}: d2t means {len(ids)} ids that are not the {len(marked)} that t2d marks, "
+            "expected the same ids"
         )
     return ids
 
 
-def _could_be_ids(offsets: np.ndarray, vocab_size: int) -> bool:
+def _absolute(maps: Maps, vocab_size: int, ledger: Ledger) -> bool:
+    """Whether d2t holds target ids: as the user says, as t2d proves, or as it has to be."""
+    stored, mask, _, known = maps
+    assert stored is not None, "asked of a map that is there"
+    asked = ledger.settings.get("d2t")
+    if asked is not None:
+        return asked == "absolute"
+    if known is not None:
+        return known
+    ids = stored + np.arange(len(stored))
+    if mask is not None:
+        marked = np.flatnonzero(mask)
+        proved = np.array_equal(marked, np.sort(stored))
+        absolute = proved and not np.array_equal(marked, np.sort(ids))
+        why = "as t2d proves"
+    else:
+        fits = _could_be_ids(stored, vocab_size)
+        absolute = fits and bool(ids.max(initial=0) >= vocab_size)
+        why = "since as offsets some would lie outside the vocabulary"
+        if fits and not absolute:
+            ledger.notes.append(
+                "d2t is read as offsets, but it could be target ids as well (--set d2t=absolute)"
+            )
+    if absolute:
+        ledger.notes.append(
+            f"d2t holds target ids ({stored.min()} to {stored.max()}) instead of offsets, {why}: "
+            "read as such"
+        )
+    return absolute
+
+
+def _could_be_ids(stored: np.ndarray, vocab_size: int) -> bool:
     """Whether every number is another id; offsets repeat wherever two ids are neighbours."""
     return (
-        len(offsets) > 1
-        and len(np.unique(offsets)) == len(offsets)
-        and bool(offsets.min() >= 0 and offsets.max() < vocab_size)
-    )
-
-
-def _absolute(offsets: np.ndarray, where: str) -> InputError:
-    return InputError(
-        f"{where}: d2t holds target ids ({offsets.min()} to {offsets.max()}), expected offsets, "
-        "target id minus draft id"
+        len(stored) > 1
+        and len(np.unique(stored)) == len(stored)
+        and bool(stored.min() >= 0 and stored.max() < vocab_size)
     )

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
-from converters.drafts import LoadedDraft, save_draft
+from converters.drafts import LoadedDraft
 from converters.shards import LastState, ShardInfo, write_shard
+from converters.writing import save_draft
 from eagle3_jax.model import Drafter
 from eagle3_jax.ops import read_at
 from eagle3_jax.rollout import greedy_ids

@@ -14,7 +14,7 @@ FLOORS = (
     "layers metrics",
     "model target",
     "rollout generate propose trace",
-    "evaluate train",
+    "checkpoints evaluate train",
     "diagnose report",
     "cli",
 )

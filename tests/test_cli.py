@@ -204,7 +204,7 @@ def test_a_drafts_own_embeddings_come_first_and_its_notes_are_told(tmp_path, cap
     result = json.loads((tmp_path / "r.json").read_text())
     assert_same_steps(result["steps"], counted(draft, [document], (0, 1, 2)))
     assert result["embeddings"] == f"the draft's own file, {tmp_path / 'draft'}"
-    note = "intermediate_size is 99 in the config, 16 by the tensors' shapes"
+    note = "intermediate_size is 99 in the config, 16 by the shape of gate_proj"
     assert result["notes"] == [note]
     assert note in capsys.readouterr().out
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from converters.drafts import LoadedDraft, expected_shapes, load_draft, save_draft
+from converters.drafts import LoadedDraft, load_draft
+from converters.shapes import expected_shapes
 from converters.trees import to_tensors, to_tree
+from converters.writing import save_draft
 from eagle3_jax.config import (
     AttentionConfig,
     DraftConfig,
@@ -30,6 +32,10 @@ V, W, D = 32, 12, 8
 IDS = np.array([0, 1, 3, 4, 7, 8, 9, 15, 20, 21, 30, 31])
 OFFSETS, MASK = IDS - np.arange(W), np.isin(np.arange(V), IDS)
 MAX_POSITIONS = 64
+NO_SUCH_KEYS = "expected none (--allow KEY passes over one that changes no number)"
+HOLDS_IDS = "d2t holds target ids (0 to 31) instead of offsets"
+MAYBE_IDS = "d2t is read as offsets, but it could be target ids as well (--set d2t=absolute)"
+USUAL = object()  # as many boundaries as the draft reads, from 2 on
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 Q_PROJ = "midlayer.self_attn.q_proj.weight"
 
@@ -42,8 +48,10 @@ def random_array(shape, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
-def draft_of(*, dtype=np.float32, embeddings=False, boundaries=None, **changes):
+def draft_of(*, dtype=np.float32, embeddings=False, boundaries=USUAL, **changes):
     config = tiny_config(**changes)
+    if boundaries is USUAL:
+        boundaries = tuple(range(2, 2 + config.num_aux)) or None
     tensors = {
         name: random_array(shape, dtype, seed)
         for seed, (name, shape) in enumerate(expected_shapes(config).items())
@@ -129,6 +137,7 @@ EXPRESSED: dict[str, list[dict[str, Any]]] = {
     "vocab_size": [],
     "draft_vocab_size": [{"draft_vocab_size": V}],
     "attention": [
+        {"attention": attention(output_bias=True)},
         {"attention": attention(num_kv_heads=4)},
         {"attention": attention(num_kv_heads=1)},
         {"attention": attention(head_dim=2)},
@@ -148,7 +157,7 @@ EXPRESSED: dict[str, list[dict[str, Any]]] = {
     "norm_before_fc": [{"norm_before_fc": True}],
     "fc_norm": [{"fc_norm": True}],
     "norm_output": [{"norm_output": True}],
-    "fc_bias": [{"fc_bias": True}],
+    "fc_bias": [{"fc_bias": True, "attention": attention(output_bias=True)}],
     "head": [
         {"head": "tied", "draft_vocab_size": V, "embeddings": True},
         {"head": "tied", "draft_vocab_size": V},
@@ -162,8 +171,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "final_norm": [({"final_norm": False}, "a missing final norm")],
     "mlp_bias": [({"mlp_bias": True}, "mlp_bias")],
     "attention": [
-        ({"attention": attention(bias=True)}, "attention biases"),
-        ({"attention": attention(output_bias=True)}, "attention biases"),
+        ({"attention": attention(bias=True)}, "q/k/v biases"),
         ({"attention": attention(qk_norm=True)}, "q/k norms"),
         ({"attention": attention(sliding_window=5)}, "a sliding window"),
     ],
@@ -204,7 +212,8 @@ def test_knobs_come_back(tmp_path, changes):
 
 @pytest.mark.parametrize(("changes", "what"), [case for row in REFUSED.values() for case in row])
 def test_knobs_without_a_place_are_refused_by_name(tmp_path, changes, what):
-    with refused(f"{tmp_path / 'draft'}: sglang has no place for {what}"):
+    message = f"{tmp_path / 'draft'}: sglang has no place for {what}: "
+    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
         round_trip(tmp_path, draft_of(**changes))
     assert list(tmp_path.iterdir()) == []
 
@@ -385,11 +394,8 @@ def test_later_layers_norm_their_input_under_either_name(saved):
     assert "layers.2.input_layernorm.weight" in load_file(directory / "model.safetensors")
     assert_same(load_draft(directory), expected)
     directory = saved(tensors={"layers.1.input_layernorm.weight": random_array((8,))}, num_layers=3)
-    with refused(
-        f"{directory}: layers.1.hidden_norm.weight and layers.1.input_layernorm.weight are both "
-        "layers.1.input_layernorm.weight, expected one"
-    ):
-        load_draft(directory)
+    told = "layers.1.input_layernorm.weight is left out: SGLang norms with hidden_norm there"
+    assert_same(load_draft(directory), expected, (told,))
 
 
 @pytest.mark.parametrize("offset_type", [np.int64, np.int32])
@@ -413,7 +419,17 @@ LOST = "d2t means the first 12 ids, almost surely a lost mapping"
         (
             {"d2t": np.arange(W), "t2d": None},
             2 * np.arange(W),
-            (REBUILT_T2D, "d2t is read as offsets, but it could be target ids as well"),
+            (MAYBE_IDS, REBUILT_T2D),
+        ),
+        ({"d2t": IDS}, IDS, (f"{HOLDS_IDS}, as t2d proves: read as such",)),
+        (
+            {"d2t": IDS, "t2d": None},
+            IDS,
+            (
+                f"{HOLDS_IDS}, since as offsets some would lie outside the vocabulary: read as "
+                "such",
+                REBUILT_T2D,
+            ),
         ),
         (  # an order of its own
             {"d2t": IDS[::-1] - np.arange(W)},
@@ -442,23 +458,16 @@ def test_a_whole_vocabulary_needs_no_map(saved, d2t):
     [
         (
             {"d2t": None, "t2d": None},
-            "a draft vocabulary of 12 of 32 ids has neither d2t nor t2d, expected one of them",
-        ),
-        (
-            {"d2t": IDS},
-            "d2t holds target ids (0 to 31), expected offsets, target id minus draft id",
-        ),
-        (
-            {"d2t": IDS, "t2d": None},
-            "d2t holds target ids (0 to 31), expected offsets, target id minus draft id",
+            "a draft vocabulary of 12 of 32 ids has neither d2t nor t2d, expected one of them "
+            "(--vocab-mapping FILE gives it)",
         ),
         (
             {"t2d": np.arange(V) < W},
-            "d2t (offsets) means 12 ids that are not the 12 that t2d marks, expected the same ids",
+            "d2t means 12 ids that are not the 12 that t2d marks, expected the same ids",
         ),
         (
             {"d2t": np.zeros(W, np.int64)},
-            "d2t (offsets) means 12 ids that are not the 12 that t2d marks, expected the same ids",
+            "d2t means 12 ids that are not the 12 that t2d marks, expected the same ids",
         ),
         (
             {"d2t": OFFSETS[:-1], "t2d": None},
@@ -495,25 +504,25 @@ def test_vocabularies_that_are_none(saved, tensors, message):
 
 def test_two_draft_ids_for_one_target_id(saved):
     directory = saved(tensors={"d2t": np.r_[0, -1, OFFSETS[2:]], "t2d": None})
-    with refused(f"{directory / 'config.json'}: draft vocabulary of 12 holds 11 distinct ids"):
+    with refused(f"{directory}: draft vocabulary of 12 holds 11 distinct ids"):
         load_draft(directory)
 
 
 @pytest.mark.parametrize(
-    ("key", "stated", "found"),
+    ("key", "stated", "found", "source"),
     [
-        ("head_dim", 2, 4),
-        ("num_hidden_layers", 36, 1),
-        ("draft_vocab_size", 30, 12),
-        ("draft_vocab_size", 32, 12),
-        ("hidden_size", 16, 8),
-        ("intermediate_size", 99, 16),
-        ("num_key_value_heads", 4, 2),
-        ("vocab_size", 64, 32),
+        ("head_dim", 2, 4, "shape of q_proj"),
+        ("num_hidden_layers", 36, 1, "tensors' names"),
+        ("draft_vocab_size", 30, 12, "shape of lm_head"),
+        ("draft_vocab_size", 32, 12, "shape of lm_head"),
+        ("hidden_size", 16, 8, "shape of hidden_norm"),
+        ("intermediate_size", 99, 16, "shape of gate_proj"),
+        ("num_key_value_heads", 4, 2, "shape of k_proj"),
+        ("vocab_size", 64, 32, "length of t2d"),
     ],
 )
-def test_shapes_win_over_the_config(saved, key, stated, found):
-    note = f"{key} is {stated} in the config, {found} by the tensors' shapes"
+def test_shapes_win_over_the_config(saved, key, stated, found, source):
+    note = f"{key} is {stated} in the config, {found} by the {source}"
     assert_same(load_draft(saved({key: stated})), draft_of(), (note,))
 
 
@@ -536,7 +545,6 @@ def test_shapes_win_over_the_config(saved, key, stated, found):
         "tie_word_embeddings",
         "architectures",
         "max_position_embeddings",
-        "eagle_config",
         "hidden_act",
     ],
 )
@@ -555,20 +563,20 @@ def test_what_shapes_or_one_default_say_may_be_absent(saved, key):
         (
             {"attention_bias": True},
             "attention_bias is True in the config, but the file holds no "
-            "layers.0.self_attn.q_proj.bias",
+            "layers.0.self_attn.o_proj.bias",
         ),
         (
             {"mlp_bias": True},
             "mlp_bias is True in the config, but the file holds no layers.0.mlp.down_proj.bias",
         ),
         (
-            {"eagle_config": {"use_aux_hidden_state": False}},
+            {"eagle_config": {"use_aux_hidden_state": False, LAYER_IDS: [1, 2, 3]}},
             "use_aux_hidden_state is False, but the file holds fc.weight",
         ),
         (
             {"sliding_window": 2048},
-            "sliding_window is 2048 in the config: no draft in this style attends through a "
-            "window, so it is ignored",
+            "sliding_window is 2048 in the config, but SGLang attends to everything without "
+            "layer_types that say otherwise, so it is ignored",
         ),
     ],
 )
@@ -593,7 +601,6 @@ def test_biases_and_norms_that_sglang_drops_are_read(saved):
     flags = dict.fromkeys(("attention_bias", "mlp_bias", "norm_before_residual"), True)
     loaded = load_draft(saved(flags, extra))
     assert loaded.config == config
-    assert loaded.notes == ()
     found = to_tensors(loaded.params)
     for name, tensor in extra.items():
         assert found[name.removeprefix("model.")].tobytes() == tensor.tobytes()
@@ -615,20 +622,29 @@ def test_a_draft_without_fc_reads_the_last_state(saved):
 
 @pytest.mark.parametrize("where", ["top", "nested"])
 def test_norm_before_fc_is_found_in_both_places(saved, where):
-    keys = {"norm_before_fc": where == "top"}
-    keys["eagle_config"] = {"norm_before_fc": where == "nested"}
+    flag = {"norm_before_fc": True}
+    ids = {LAYER_IDS: [1, 2, 3]}
+    keys = {"norm_before_fc": "absent", "num_aux_hidden_states": 3, "eagle_config": ids}
+    keys |= flag if where == "top" else {"eagle_config": ids | flag}
     assert_same(load_draft(saved(keys, norm_before_fc=True)), draft_of(norm_before_fc=True))
+    directory = saved({"norm_before_fc": False}, norm_before_fc=True)
+    with refused(
+        f"{directory / 'config.json'}: config norm_before_fc false and config "
+        "eagle_config.norm_before_fc true differ, expected one value (--set norm_before_fc=... "
+        "decides)"
+    ):
+        load_draft(directory)
 
 
 @pytest.mark.parametrize(
     ("key", "tensor"), [("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")]
 )
 def test_a_norm_and_its_flag_go_together(saved, key, tensor):
-    told = "one of them is wrong, and acceptance hangs on it"
+    told = f"one of them is wrong, and acceptance hangs on it (--set {key}=true or false decides)"
     directory = saved({key: "absent", "eagle_config": "absent"}, **{key: True})
     with refused(f"{directory / 'config.json'}: {key} is off, but the file holds {tensor}: {told}"):
         load_draft(directory)
-    directory = saved({key: True})
+    directory = saved({key: True, "eagle_config": None})
     with refused(
         f"{directory / 'config.json'}: {key} is on, but the file holds no {tensor}: {told}"
     ):
@@ -638,17 +654,15 @@ def test_a_norm_and_its_flag_go_together(saved, key, tensor):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"foo": 1, "bar": 2}, "unknown keys bar, foo, expected none"),
-        ({"eagle_config": {"foo": 1}}, "eagle_config has unknown keys foo, expected none"),
+        ({"foo": 1, "bar": 2}, f"unknown keys bar, foo, {NO_SUCH_KEYS}"),
+        ({"eagle_config": {"foo": 1}}, f"eagle_config has unknown keys foo, {NO_SUCH_KEYS}"),
         ({"eagle_config": [1]}, "eagle_config is [1], expected an object or null"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', expected 'silu'"),
         (
-            {"speculators_config": {"algorithm": "eagle3"}},
-            "speculators_config marks a speculators draft, expected a draft in SGLang's style",
-        ),
-        (
             {"quantization_config": {"quant_method": "fp8"}},
-            "quantization_config marks quantised weights, expected a draft in SGLang's style",
+            "quantization_config marks quantised weights, expected an EAGLE-3 draft in floating "
+            "point that drafts one token after another (--allow quantization_config passes over "
+            "it)",
         ),
         ({"num_attention_heads": None}, "num_attention_heads is None, expected a positive integer"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0, expected a positive integer"),
@@ -669,7 +683,7 @@ def test_a_norm_and_its_flag_go_together(saved, key, tensor):
         ({"norm_output": "yes"}, "norm_output is 'yes', expected true or false"),
         ({"target_hidden_size": "8"}, "target_hidden_size is '8', expected a positive integer"),
         (
-            {"target_hidden_size": 7, "num_aux_hidden_states": None},
+            {"target_hidden_size": 7, "num_aux_hidden_states": None, "eagle_config": None},
             "fc reads 24 columns, expected a multiple of the target's width 7",
         ),
         (
@@ -678,19 +692,22 @@ def test_a_norm_and_its_flag_go_together(saved, key, tensor):
         ),
         (
             {"eagle_config": {LAYER_IDS: [1, 3]}},
-            f"{LAYER_IDS} means 2 states of width 8, but fc reads 24 columns, expected 16",
+            f"eagle_config.{LAYER_IDS} means 2 states of width 8, but fc reads 24 columns, "
+            "expected 16",
         ),
         (
             {"eagle_config": {LAYER_IDS: "1,3,4"}},
-            f"{LAYER_IDS} is '1,3,4', expected a list of integers",
+            f"eagle_config.{LAYER_IDS} is '1,3,4', expected a list of integers",
         ),
         (
             {"eagle_config": {LAYER_IDS: [4, 1, 3]}},
-            "layer ids [4, 1, 3] do not ascend, expected each higher than the last",
+            f"eagle_config.{LAYER_IDS} is [4, 1, 3]: layer ids [4, 1, 3] do not ascend, expected "
+            "each higher than the last",
         ),
         (
             {"eagle_config": {LAYER_IDS: [-2, 1, 3]}},
-            "layer id -2 is outside the target, expected -1 to L",
+            f"eagle_config.{LAYER_IDS} is [-2, 1, 3]: layer id -2 is outside the target, expected "
+            "-1 to L",
         ),
         (
             {"rope_scaling": {"rope_type": "foo"}},
@@ -753,15 +770,19 @@ def test_a_vocabulary_of_two_sizes(saved):
             "layers.0.hidden_norm.weight, expected one",
         ),
         (
-            {"midlayer.self_attn.kv_a_proj_with_mqa.weight": random_array((8, 16)), Q_PROJ: None},
-            "tensor layers.0.self_attn.kv_a_proj_with_mqa.weight belongs to multi-head latent "
-            "attention, expected an EAGLE-3 draft with grouped-query attention that drafts one "
-            "token after another",
+            {Q_PROJ: None},
+            "not an EAGLE-3 draft: found 'LlamaForCausalLMEagle3' without "
+            "layers.0.self_attn.q_proj.weight, expected a midlayer that reads [embedding, hidden]",
+        ),
+        (
+            {"midlayer.mlp.experts.0.up_proj.weight": random_array((8, 16))},
+            "tensor midlayer.mlp.experts.0.up_proj.weight belongs to a mixture of experts, "
+            "expected a dense EAGLE-3 draft that drafts one token after another",
         ),
         (
             {"mask_hidden": random_array((1, 1, 24))},
-            "tensor mask_hidden belongs to parallel drafting (P-EAGLE), expected an EAGLE-3 draft "
-            "with grouped-query attention that drafts one token after another",
+            "tensor mask_hidden belongs to parallel drafting (P-EAGLE), expected a dense EAGLE-3 "
+            "draft that drafts one token after another",
         ),
     ],
 )
@@ -816,12 +837,6 @@ def test_directories_that_hold_no_draft(saved, tmp_path):
     file = directory / "model.safetensors"
     with refused(f"{file}: found a file, expected the directory of a draft"):
         load_draft(file)
-    file.rename(directory / "pytorch_model.bin")
-    with refused(
-        f"{directory}: found pytorch_model.bin, expected model.safetensors, or "
-        "model.safetensors.index.json with the files that it names"
-    ):
-        load_draft(directory)
     (directory / "config.json").unlink()
     with refused(f"{directory / 'config.json'}: no such file, expected a JSON file"):
         load_draft(directory)

@@ -1,30 +1,35 @@
 """Files: read whole or refused by name, written whole or not at all."""
 
-import json
+import errno
 import os
 import re
-import struct
+import stat
+from dataclasses import replace
 
+import hypothesis.strategies as st
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
+from hypothesis import given
+from safetensors.numpy import save, save_file
 
+from converters import tensors as tensors_on_disk
 from converters.files import (
     open_tensors,
     read_checkpoint,
     read_json,
-    read_tensors,
     require_directory,
-    weight_files,
     whole_directory,
     write_json,
     write_tensors,
 )
+from converters.stored import open_tensors_file
+from converters.tensors import DTYPES
 from eagle3_jax.errors import InputError
+from tests.torch_files import tensor, write_torch
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2\nsize 1234\n"
+COPY_RANGE = os.copy_file_range
 ONE, TWO = np.arange(4, dtype=np.float32), np.ones((2, 2), np.float16)
 
 
@@ -32,44 +37,178 @@ def refused(message):
     return pytest.raises(InputError, match=f"^{re.escape(message)}$")
 
 
-def write_shards(directory, shards, weight_map=None):
-    """Files of tensors and the index that names them."""
-    for name, tensors in shards.items():
-        save_file(tensors, directory / name)
-    if weight_map is None:
-        weight_map = {tensor: name for name, tensors in shards.items() for tensor in tensors}
-    index = {"metadata": {}, "weight_map": weight_map}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+def read(path):
+    return {name: stored.read() for name, stored in open_tensors_file(path).tensors.items()}
 
 
-def write_raw(path, dtype, size):
-    """A safetensors file of one tensor of a type that NumPy may not have."""
-    header = json.dumps({"w": {"dtype": dtype, "shape": [4], "data_offsets": [0, size]}}).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
+@st.composite
+def arrays(draw):
+    dtype = draw(st.sampled_from(list(DTYPES.values())))
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    content = draw(st.binary(min_size=512, max_size=512))
+    if dtype == np.bool_:
+        content = bytes(byte % 2 for byte in content)
+    return np.frombuffer(content, dtype, int(np.prod(shape))).reshape(shape)
+
+
+@given(
+    st.dictionaries(st.text(min_size=1).filter(lambda name: name != "__metadata__"), arrays()),
+    st.none() | st.dictionaries(st.text(), st.text(), min_size=1, max_size=1),
+)
+def test_files_are_those_of_the_library(tmp_path_factory, tensors, metadata):
+    path = tmp_path_factory.mktemp("files") / "a.safetensors"
+    write_tensors(path, tensors, metadata)
+    assert path.read_bytes() == save(tensors, metadata)
+    again = path.with_name("b.safetensors")
+    write_tensors(again, open_tensors_file(path).tensors, metadata)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_tensors_come_back_to_the_byte(tmp_path):
+    path = tmp_path / "a.safetensors"
+    for dtype in DTYPES.values():
+        tensor = np.random.default_rng(0).integers(0, 2, (3, 4)).astype(dtype)
+        written = {"w": tensor, "transposed": tensor.T, "steps": tensor[::2, ::-1]}
+        write_tensors(path, written, {"format": "pt"})
+        back = read(path)
+        for name, value in written.items():
+            assert back[name].dtype == dtype
+            np.testing.assert_array_equal(back[name], value)
+        with open_tensors(path) as handle:
+            assert handle.metadata() == {"format": "pt"}
+
+
+def test_equal_input_gives_equal_files(tmp_path):
+    names, texts = ["b", "a", "c"], {"z": "1", "y": "2", "x": "3"}
+    write_tensors(tmp_path / "1", {name: ONE for name in names}, texts)
+    write_tensors(
+        tmp_path / "2", {name: ONE for name in sorted(names)}, dict(sorted(texts.items()))
+    )
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A file of tensors with and without gaps, and what is in it."""
+    path = tmp_path / "source.bin"
+    wide = np.random.default_rng(0).normal(size=(30, 40)).astype(np.float32)
+    written = {"wide": wide, "bits": wide.astype(ml_dtypes.bfloat16), "ids": wide.astype(np.int64)}
+    write_torch(path, {name: tensor(array) for name, array in written.items()})
+    stored = open_tensors_file(path).tensors
+    stored["turned"] = replace(stored["wide"], shape=(40, 30), strides=(1, 40))
+    return stored, written | {"turned": wide.T.copy()}
+
+
+def no_ranges(code):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    return refuse
+
+
+def copy_three(source, target, count, start):
+    return COPY_RANGE(source, target, min(count, 3), start)
+
+
+def copy_nothing(source, target, count, start):
+    return 0
 
 
 @pytest.mark.parametrize(
-    "dtype",
+    "copy",
     [
-        ml_dtypes.bfloat16,
-        np.float16,
-        np.float32,
-        np.float64,
-        np.int64,
-        np.int32,
-        np.bool_,
-        np.uint8,
+        COPY_RANGE,
+        copy_three,
+        copy_nothing,
+        *map(no_ranges, (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)),
+        None,
     ],
 )
-def test_tensors_come_back_to_the_byte(tmp_path, dtype):
-    tensor = np.random.default_rng(0).integers(0, 2, (3, 4)).astype(dtype)
-    write_tensors(tmp_path / "a", {"w": tensor, "transposed": tensor.T}, {"format": "pt"})
-    back = read_tensors([tmp_path / "a"])
-    assert {name: value.dtype for name, value in back.items()} == {"w": dtype, "transposed": dtype}
-    assert back["w"].tobytes() == tensor.tobytes()
-    np.testing.assert_array_equal(back["transposed"], tensor.T)
-    with open_tensors(tmp_path / "a") as handle:
-        assert handle.metadata() == {"format": "pt"}
+def test_tensors_on_disk_are_copied_in_pieces(tmp_path, source, monkeypatch, copy):
+    stored, expected = source
+    if copy is None:
+        monkeypatch.delattr(os, "copy_file_range")
+    else:
+        monkeypatch.setattr(os, "copy_file_range", copy)
+    monkeypatch.setattr(tensors_on_disk, "CHUNK", 1000)
+    ticks = []
+    in_memory = np.arange(999, dtype=np.int32)
+    path = tmp_path / "copy.safetensors"
+    write_tensors(path, {**stored, "held": in_memory}, None, ticks.append)
+    assert path.read_bytes() == save({**expected, "held": in_memory})
+    assert max(ticks) <= 1000
+    assert sum(ticks) == sum(array.nbytes for array in (*expected.values(), in_memory))
+
+
+def test_a_file_is_written_in_its_own_place(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"w": ONE, "x": TWO})
+    write_tensors(path, {"x": open_tensors_file(path).tensors["w"]})
+    assert path.read_bytes() == save({"x": ONE})
+
+
+@pytest.mark.parametrize("strides", [None, (1,)])
+def test_a_source_that_is_cut_short_leaves_the_old_file(tmp_path, strides):
+    path, source = tmp_path / "a.safetensors", tmp_path / "source.safetensors"
+    write_tensors(path, {"old": ONE})
+    write_tensors(source, {"w": ONE})
+    stored = replace(open_tensors_file(source).tensors["w"], strides=strides)
+    size = source.stat().st_size
+    os.truncate(source, size - 2)
+    with refused(
+        f"{source}: ends at byte {size - 2}, inside tensor w, expected the whole tensor: the file "
+        "changed after it was opened"
+    ):
+        write_tensors(path, {"w": stored})
+    source.unlink()
+    with refused(f"{source}: no such file any more, expected it to hold tensor w"):
+        write_tensors(path, {"w": stored})
+    assert path.read_bytes() == save({"old": ONE})
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_other_failures_of_a_copy_are_not_hidden(tmp_path, source, monkeypatch):
+    monkeypatch.setattr(os, "copy_file_range", no_ranges(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left on device"):
+        write_tensors(tmp_path / "a", source[0])
+    assert [path.name for path in tmp_path.iterdir()] == ["source.bin"]
+
+
+def test_what_is_written_is_on_the_disk(tmp_path, monkeypatch):
+    synced = []
+
+    def note(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        assert stat.S_ISDIR(os.fstat(descriptor).st_mode) == (len(synced) > 1)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_tensors(tmp_path / "a", {"w": ONE})
+    assert [re.sub(r"\.[0-9a-f]{8}$", ".*", path) for path in synced] == [
+        f"{tmp_path}/.a.*",
+        str(tmp_path),
+    ]
+    del synced[1:]
+    with whole_directory(tmp_path / "d"):
+        pass
+    assert [re.sub(r"\.[0-9a-f]{8}$", ".*", path) for path in synced[1:]] == [
+        f"{tmp_path}/.d.*",
+        str(tmp_path),
+    ]
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.EIO])
+def test_file_systems_that_cannot_sync_directories(tmp_path, monkeypatch, code):
+    def fail(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    if code == errno.EIO:
+        with pytest.raises(OSError, match="Input/output error"):
+            write_json(tmp_path / "a", {})
+    else:
+        write_json(tmp_path / "a", {})
+    assert read_json(tmp_path / "a") == {}
 
 
 def test_json_comes_back_in_order(tmp_path):
@@ -93,6 +232,8 @@ def test_what_is_no_json_object(tmp_path, content, message):
     path = tmp_path / "a.json"
     with refused(f"{path}: no such file, expected a JSON file"):
         read_json(path)
+    with refused(f"{tmp_path}: found a directory, expected a JSON file"):
+        read_json(tmp_path)
     path.write_bytes(content)
     with pytest.raises(InputError, match=f"^{re.escape(f'{path}: {message}')}"):
         read_json(path)
@@ -101,82 +242,32 @@ def test_what_is_no_json_object(tmp_path, content, message):
 def test_what_is_no_safetensors_file(tmp_path):
     path = tmp_path / "a.safetensors"
     with refused(f"{path}: no such file, expected a safetensors file"):
-        read_tensors([path])
+        open_tensors_file(path)
     save_file({"w": ONE}, path)
     for content in (b"", b"plain text", path.read_bytes()[:-1], b"\0" * 100):
         path.write_bytes(content)
         with pytest.raises(InputError, match="bytes that are not whole safetensors") as error:
-            read_tensors([path])
+            open_tensors_file(path)
         assert str(error.value).startswith(f"{path}: found {len(content)} bytes")
     path.write_bytes(POINTER)
     with refused(
         f"{path}: found a Git LFS pointer, expected safetensors: the content was never downloaded "
         "(git lfs pull)"
     ):
-        read_tensors([path])
+        open_tensors_file(path)
     with refused(f"{tmp_path}: found a directory, expected a safetensors file"):
-        read_tensors([tmp_path])
+        open_tensors_file(tmp_path)
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("F8_E4M3", 4), ("F8_E5M2", 4), ("F4", 2)])
-def test_quantised_types_are_refused_by_name(tmp_path, dtype, size):
-    path = tmp_path / "a.safetensors"
-    write_raw(path, dtype, size)
-    with refused(
-        f"{path}: tensor w has type {dtype}, expected BF16, F16 or F32 (quantised weights are not "
-        "read)"
-    ):
-        read_tensors([path])
-
-
-def test_shards_are_read_by_their_index(tmp_path):
-    write_shards(tmp_path, {"1.safetensors": {"a": ONE}, "2.safetensors": {"b": TWO}})
-    save_file({"a": ONE + 1, "stale": ONE}, tmp_path / "model.safetensors")
-    save_file({"a": ONE + 1}, tmp_path / "3.safetensors")
-    tensors = read_checkpoint(tmp_path)
-    assert tensors.keys() == {"a", "b"}
-    np.testing.assert_array_equal(tensors["a"], ONE)
-    np.testing.assert_array_equal(tensors["b"], TWO)
-
-
-def test_shards_that_disagree_with_their_index(tmp_path):
-    index = tmp_path / "model.safetensors.index.json"
-    files = {"1.safetensors": {"a": ONE}, "2.safetensors": {"b": TWO}}
-    write_shards(tmp_path, files, {"a": "1.safetensors", "b": "3.safetensors"})
-    with refused(f"{index}: names 3.safetensors, which is not in {tmp_path}"):
-        read_checkpoint(tmp_path)
-    write_shards(tmp_path, files, {"a": "1.safetensors", "c": "2.safetensors"})
-    with refused(f"{index}: lists tensor c in 2.safetensors, which does not hold it"):
-        read_checkpoint(tmp_path)
-    twice = {"1.safetensors": {"a": ONE}, "2.safetensors": {"a": ONE, "b": TWO}}
-    write_shards(tmp_path, twice, {"a": "1.safetensors", "b": "2.safetensors"})
-    with refused(
-        f"{tmp_path / '2.safetensors'}: tensor a stands in 1.safetensors too, expected it once"
-    ):
-        read_checkpoint(tmp_path)
-    for outside in ("../1.safetensors", "/1.safetensors", 3):
-        write_shards(tmp_path, files, {"a": outside})
-        with refused(f"{index}: tensor a is in {outside!r}, expected the name of a file beside it"):
-            read_checkpoint(tmp_path)
-    for nothing in ("{}", "[]", "null"):
-        index.write_text(f'{{"weight_map": {nothing}}}')
-        with refused(f"{index}: found no object 'weight_map', expected tensor -> file"):
-            read_checkpoint(tmp_path)
-
-
-def test_directories_without_safetensors(tmp_path):
-    expected = (
-        "expected model.safetensors, or model.safetensors.index.json with the files that it names"
-    )
-    with refused(f"{tmp_path}: found no weights, {expected}"):
-        weight_files(tmp_path)
-    (tmp_path / "pytorch_model.bin").touch()
-    (tmp_path / "a.safetensors").touch()
-    (tmp_path / "config.json").touch()
-    with refused(f"{tmp_path}: found a.safetensors, pytorch_model.bin, {expected}"):
-        weight_files(tmp_path)
-    (tmp_path / "model.safetensors").touch()
-    assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
+def test_checkpoints_are_read_of_either_kind(tmp_path):
+    write_torch(tmp_path / "pytorch_model.bin", {"a": tensor(ONE), "b": tensor(TWO)})
+    back = read_checkpoint(tmp_path)
+    assert {name: array.tolist() for name, array in back.items()} == {
+        "a": ONE.tolist(),
+        "b": TWO.tolist(),
+    }
+    save_file({"c": ONE}, tmp_path / "model.safetensors")
+    assert read_checkpoint(tmp_path).keys() == {"c"}
 
 
 def test_directories_are_required(tmp_path):
@@ -207,11 +298,14 @@ def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing(tmp_path):
     with pytest.raises(TypeError, match="not JSON serializable"):
         write_json(tmp_path / "j", {"new": object()})
     write_tensors(tmp_path / "w", {"old": ONE})
-    with pytest.raises(SafetensorError):
+    with refused(
+        f"{tmp_path / 'w'}: tensor new has type object, expected one of bool, uint8, int8, int16, "
+        "uint16, float16, bfloat16, int32, uint32, float32, complex64, float64, int64, uint64"
+    ):
         write_tensors(tmp_path / "w", {"new": np.array([object()])})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["j", "w"]
     assert read_json(tmp_path / "j") == {"old": 1}
-    assert read_tensors([tmp_path / "w"]).keys() == {"old"}
+    assert read(tmp_path / "w").keys() == {"old"}
 
 
 class Broken(Exception):

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from converters.drafts import expected_shapes
+from converters.shapes import expected_shapes
 from converters.trees import require_shapes, to_tensors, to_tree
 from eagle3_jax.config import AttentionConfig
 from eagle3_jax.errors import InputError

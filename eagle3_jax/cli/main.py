@@ -13,11 +13,18 @@ from collections.abc import Sequence
 
 import tyro
 
+from eagle3_jax.cli.convert import Convert
 from eagle3_jax.cli.demo import Demo
 from eagle3_jax.cli.eval import Eval
+from eagle3_jax.cli.inspect import Inspect
 from eagle3_jax.cli.manners import BAD_INPUT, FINE, GLOBAL_FLAGS, complain, obey
 
-_EXAMPLES = {"demo": Demo.example, "eval": Eval.example}
+_EXAMPLES = {
+    "demo": Demo.example,
+    "eval": Eval.example,
+    "convert": Convert.example,
+    "inspect": Inspect.example,
+}
 _DESCRIPTION = "An exact, readable EAGLE-3 draft model in JAX: what a draft is worth, and why."
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -38,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stderr(refused):
             command = tyro.cli(
-                Demo | Eval,
+                Demo | Eval | Convert | Inspect,
                 prog="eagle3-jax",
                 description=None if _named(arguments) else _DESCRIPTION,
                 args=arguments,

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle3_jax.cli.inputs import Inputs, listed
+from eagle3_jax.cli.lines import print_lines
 from eagle3_jax.cli.manners import near
 from eagle3_jax.cli.scoring import Capture, Score
 
@@ -47,16 +48,6 @@ def print_comparison(
         table.add_row(name.replace("_", " "), *lengths)
     console.print(table)
     print_lines(console, lines, notes)
-
-
-def print_lines(console: Console, lines: dict[str, str], notes: tuple[str, ...]) -> None:
-    """Names and values, one a line, and a draft's notes under them."""
-    width = max(map(len, lines))
-    for name, value in lines.items():
-        # Soft-wrapped: a path stays whole, to be copied.
-        console.print(f"{name:<{width}}  {value}", soft_wrap=True, markup=False)
-    for note in notes:
-        console.print(f"{'note':<{width}}  {note}", soft_wrap=True, markup=False)
 
 
 def described(inputs: Inputs, capture: Capture) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from converters.drafts import expected_shapes
-from converters.layouts import canonical_name
+from converters.names import canonical_name
+from converters.shapes import expected_shapes
 from converters.ropes import read_rope
 from converters.trees import to_tree
 from eagle3_jax.config import AttentionConfig, DraftConfig

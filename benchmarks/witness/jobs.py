@@ -1,0 +1,82 @@
+"""Job directories of the runners that read and write drafts; torch and safetensors only.
+
+`job.json` is a list of cases. Each has a `mode` and a `name` that its files begin with:
+
+    write    the framework builds the draft that the case's knobs describe, is given
+             NAME.weights.safetensors, writes it with its own export into NAME.checkpoint/
+    read     the framework's own loader reads NAME.draft/, and NAME.report.json tells what it made
+             of it: {"missing": [...], "unexpected": [...], "config": {...}}
+
+`NAME.weights.safetensors` holds canonical names (`fc.weight`, `input_norm.weight`,
+`fc_norm.{a}.weight`, `layers.{i}....`, `norm.weight`, `lm_head.weight`, `embed_tokens.weight`,
+`d2t`, `t2d`), matrices `[out, in]`. Every tensor must find its place and every place must be
+filled, or the run ends with an error.
+
+In both modes `NAME.inputs.safetensors` holds `tokens [1,T]`, `aux [1,T,A*Dt]`, `positions [1,T]`
+and, in mode "read", `embed_tokens [V,D]` for a draft that has no table of its own.
+`NAME.out.safetensors` gets `fc [1,T,D]` and, for step k of K, `logits.{k} [1,T,W]` and
+`state.{k} [1,T,D]`, which is what step k+1 is fed.
+
+`missing` are parameters that the loader did not fill, under the framework's names; `unexpected`
+are tensors in the files that it did not use; `config` are the knobs as the model now has them.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+Case = dict[str, Any]
+Tensors = dict[str, torch.Tensor]
+
+
+def run_job(description: str, modes: Mapping[str, Callable[[Path, Case], None]]) -> None:
+    """Run every case of the job directory on the command line, each in its own mode.
+
+    Args:
+        description: of the program.
+        modes: for "write" and "read", what is called with the job directory and the case.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("job", type=Path)
+    job = parser.parse_args().job
+    torch.set_num_threads(1)
+    for case in json.loads((job / "job.json").read_text()):
+        with torch.no_grad():
+            modes[case["mode"]](job, case)
+
+
+def read_weights(job: Path, case: Case) -> Tensors:
+    """The case's weights under canonical names."""
+    return load_file(job / f"{case['name']}.weights.safetensors")
+
+
+def read_inputs(job: Path, case: Case) -> Tensors:
+    """The case's inputs."""
+    return load_file(job / f"{case['name']}.inputs.safetensors")
+
+
+def write_outputs(job: Path, case: Case, heard: Tensors) -> None:
+    """Write what the modules were heard to say."""
+    whole = {name: tensor.contiguous() for name, tensor in heard.items()}
+    save_file(whole, job / f"{case['name']}.out.safetensors")
+
+
+def write_report(
+    job: Path, case: Case, missing: set[str], unexpected: set[str], config: dict[str, Any]
+) -> None:
+    """Write what the framework's loader made of a directory."""
+    report = {"missing": sorted(missing), "unexpected": sorted(unexpected), "config": config}
+    (job / f"{case['name']}.report.json").write_text(json.dumps(report, indent=2))
+
+
+def require_filled(case: Case, missing: set[str], unexpected: set[str]) -> None:
+    """End the run when a case's weights do not fit the framework's module exactly."""
+    if missing or unexpected:
+        raise SystemExit(
+            f"error: {case['name']}: missing {sorted(missing)}, unexpected {sorted(unexpected)}"
+        )

@@ -1,0 +1,334 @@
+"""A draft into another dialect: what is written, and what becomes of every tensor.
+
+Nothing is lost unless the user names it: what a dialect has no place for is refused, with the
+option that accepts the loss.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from converters.comparison import same_bytes
+from converters.dialects.base import Dialect
+from converters.drafts import OpenDraft, in_memory
+from converters.features import FEATURES, Feature, grouped
+from converters.names import EMBEDDING, HEAD, written_name
+from converters.shapes import expected_shapes
+from converters.targets import OpenTarget
+from converters.tensors import Tensor
+from converters.vocabs import write_vocab
+from eagle3_jax.capture import default_boundaries
+from eagle3_jax.config import DraftConfig
+from eagle3_jax.errors import InputError
+
+_BIASES = {"attention_bias", "output_bias", "mlp_bias", "fc_bias"}
+
+
+class Fitted(NamedTuple):
+    """A draft that a dialect can express.
+
+    Attributes:
+        draft: what is written; `dialect` is the new one.
+        notes: what was added, left out or assumed on the way, a sentence each.
+        dropped: canonical name -> why it is not written.
+        added: canonical name -> where it came from.
+    """
+
+    draft: OpenDraft
+    notes: tuple[str, ...]
+    dropped: Mapping[str, str]
+    added: Mapping[str, str]
+
+
+class _Changes:
+    """What fitting has done so far."""
+
+    def __init__(self, draft: OpenDraft) -> None:
+        self.config = draft.config
+        self.tensors: dict[str, Tensor] = dict(draft.tensors)
+        self.embeddings = draft.embeddings
+        self.notes: list[str] = []
+        self.dropped: dict[str, str] = {}
+        self.added: dict[str, str] = {}
+
+    def drop(self, config: DraftConfig, reason: str) -> None:
+        """Go on with a smaller draft; its tensors are dropped for the reason."""
+        self.config = config
+        for name in self.tensors.keys() - expected_shapes(config).keys():
+            self.dropped[name] = reason
+            del self.tensors[name]
+
+    def add(self, name: str, tensor: Tensor, source: str) -> None:
+        """Put a tensor in its place."""
+        self.tensors[name] = tensor
+        self.added[name] = source
+
+
+def fit(
+    draft: OpenDraft,
+    dialect: Dialect,
+    *,
+    where: str,
+    max_positions: int,
+    allowed: Collection[str] = (),
+    target: OpenTarget | None = None,
+) -> Fitted:
+    """Make a draft one that a dialect can express, or say why it cannot.
+
+    Args:
+        draft: as opened.
+        dialect: who is to read it.
+        where: the destination, for messages.
+        max_positions: the longest context.
+        allowed: losses that the user accepts.
+        target: gives token embeddings or a head that the dialect wants in the file.
+
+    Raises:
+        InputError: for the first part or knob that it has no place for.
+    """
+    if not dialect.writable:
+        raise InputError(f"{where}: {dialect.title} is only read, expected another dialect")
+    changes = _Changes(draft)
+    _drop_zero_biases(changes, dialect)
+    _concede(changes, dialect, where, max_positions, allowed)
+    _complete_biases(changes, dialect)
+    _settle_head(changes, dialect, where, target)
+    _settle_embeddings(changes, dialect, where, allowed, target)
+    boundaries = _settle_boundaries(draft, changes, dialect, where, allowed, target)
+    _require_map(draft, dialect, where)
+    fitted = draft._replace(
+        config=changes.config,
+        tensors=changes.tensors,
+        embeddings=changes.embeddings,
+        boundaries=boundaries,
+        dialect=dialect,
+        max_positions=max_positions,
+    )
+    return Fitted(fitted, tuple(changes.notes), changes.dropped, changes.added)
+
+
+def written_tensors(draft: OpenDraft) -> dict[str, Tensor]:
+    """Every tensor under the name that the draft's dialect gives it."""
+    dialect, config = draft.dialect, draft.config
+    tensors = {written_name(name, dialect, config): t for name, t in draft.tensors.items()}
+    if draft.embeddings is not None:
+        tensors[written_name(EMBEDDING, dialect, config)] = draft.embeddings
+    if dialect.norm_output_is_final_norm and not config.final_norm:
+        # Its class has the norm whether the head reads it or not.
+        like = draft.tensors["fc.weight"]
+        tensors["norm.weight"] = np.ones(config.hidden_size, like.dtype)
+    return tensors | written_map(draft)
+
+
+def written_map(draft: OpenDraft) -> dict[str, np.ndarray]:
+    """The vocabulary tensors that the draft's dialect writes."""
+    size, whole = len(draft.vocab.target_ids), len(draft.vocab.in_draft)
+    if size == whole and not draft.dialect.whole_maps:
+        return {}
+    return {name: t for name, t in write_vocab(draft.vocab).items() if name in draft.dialect.maps}
+
+
+def _concede(
+    changes: _Changes,
+    dialect: Dialect,
+    where: str,
+    max_positions: int,
+    allowed: Collection[str],
+) -> None:
+    """Go on without the features that the user gives up; refuse the others, all in one line."""
+    lacks = dict(dialect.lacks)
+    if dialect.latent_architecture is None:
+        lacks.setdefault("latent_attention", "it attends with grouped queries")
+    refused: list[tuple[str, Feature]] = []
+    for name, reason in lacks.items():
+        feature = FEATURES[name]
+        if not feature.holds(changes.config, max_positions):
+            continue
+        if feature.concede is None or name not in allowed:
+            refused.append((name, feature))
+            continue
+        changes.notes.append(f"{feature.told} is given up (--allow {name}): {reason}")
+        changes.drop(feature.concede(changes.config), f"--allow {name}")
+    if refused:
+        told = "; ".join(f"{feature.told}: {lacks[name]}" for name, feature in refused)
+        options = " ".join(f"--allow {name}" for name, feature in refused if feature.concede)
+        hopeless = any(feature.concede is None for _, feature in refused)
+        end = "" if hopeless else f" ({options} accepts that)"
+        raise InputError(f"{where}: {dialect.name} has no place for {told}{end}")
+
+
+def _drop_zero_biases(changes: _Changes, dialect: Dialect) -> None:
+    """Biases that the dialect lacks and that add nothing go without asking."""
+    for name in sorted(_BIASES & dialect.lacks.keys()):
+        feature = FEATURES[name]
+        if not feature.holds(changes.config, 0):
+            continue
+        assert feature.concede is not None, "a bias can be left out"
+        without = feature.concede(changes.config)
+        extra = changes.tensors.keys() - expected_shapes(without).keys()
+        if all(not np.any(in_memory(changes.tensors[tensor])) for tensor in extra):
+            changes.notes.append(f"{feature.told} is all zeros and left out: {dialect.lacks[name]}")
+            changes.drop(without, "all zeros")
+
+
+def _complete_biases(changes: _Changes, dialect: Dialect) -> None:
+    """Zeros for the biases that the dialect's one flag brings along."""
+    attention = grouped(changes.config)
+    if attention is None:
+        return
+    together = dialect.biases == "qkvo" and (attention.bias or attention.output_bias)
+    headless = attention.qk_norm and "qk_norm_output_bias" in dialect.lacks
+    bias = attention.bias or together
+    output = attention.output_bias or (together and not headless)
+    output = output or (dialect.fc_bias_brings_output_bias and changes.config.fc_bias)
+    whole = replace(attention, bias=bias, output_bias=output)
+    if whole == attention:
+        return
+    changes.config = replace(changes.config, attention=whole)
+    for name, shape in expected_shapes(changes.config).items():
+        if name not in changes.tensors and name.endswith(".bias"):
+            like = changes.tensors[name.removesuffix("bias") + "weight"]
+            changes.add(name, np.zeros(shape, like.dtype), f"zeros, {dialect.name} has it there")
+    changes.notes.append(
+        f"biases of zeros are added where one flag of {dialect.title} brings them along"
+    )
+
+
+def _settle_head(
+    changes: _Changes, dialect: Dialect, where: str, target: OpenTarget | None
+) -> None:
+    """A head in the file, where the dialect takes it from nowhere else."""
+    config = changes.config
+    if config.head == "tied" and not dialect.tied_head:
+        table, source = changes.embeddings, "the draft's token embeddings"
+        if table is None and target is not None:
+            table, source = target.embeddings, f"token embeddings of {target.directory}"
+    elif config.head == "target" and not dialect.borrowed_head:
+        table, source = None, ""
+        if target is not None:
+            table, source = target.head, f"the head of {target.directory}"
+    else:
+        return
+    if table is None:
+        raise InputError(
+            f"{where}: the draft has no lm_head and {dialect.name} needs one in the file, expected "
+            "--target with the target's directory, whose head the draft uses"
+        )
+    _require_width(table, config.vocab_size, config.hidden_size, where)
+    changes.config = replace(config, head="own")
+    changes.add(HEAD, table, source)
+    changes.notes.append(f"lm_head is written out: {source}")
+
+
+def _settle_embeddings(
+    changes: _Changes,
+    dialect: Dialect,
+    where: str,
+    allowed: Collection[str],
+    target: OpenTarget | None,
+) -> None:
+    """The token embeddings in the file or out of it, as the dialect wants them."""
+    config, table = changes.config, changes.embeddings
+    own_width = config.hidden_size != config.target_hidden_size
+    if table is None:
+        if dialect.embeddings == "needed":
+            if target is None or own_width:
+                raise InputError(
+                    f"{where}: the draft holds no token embeddings and {dialect.name} would make "
+                    "random ones, expected --target with the target's directory, whose embeddings "
+                    "the draft uses"
+                )
+            _require_width(target.embeddings, config.vocab_size, config.hidden_size, where)
+            changes.embeddings = target.embeddings
+            changes.added[EMBEDDING] = f"token embeddings of {target.directory}"
+        return
+    if dialect.embeddings in ("own", "needed") or (own_width and dialect.embeddings != "unread"):
+        return
+    same = target is not None and not own_width and same_bytes(table, target.embeddings)
+    if same and config.head != "tied":
+        changes.embeddings = None
+        changes.dropped[EMBEDDING] = "equal to the target's"
+        return
+    loses = dialect.embeddings == "unread" or (
+        dialect.embeddings == "replaced" and target is not None
+    )
+    if not loses or same:
+        if dialect.embeddings == "replaced" and not same:
+            changes.notes.append(
+                f"token embeddings are written, but {dialect.title} puts the target's in their "
+                "place: --target with the target's directory tells whether they are the same"
+            )
+        return
+    if "embed_tokens" not in allowed:
+        others = (
+            "differ from the target's" if target is not None else "may differ from the target's"
+        )
+        raise InputError(
+            f"{where}: the draft's token embeddings {others}, and {dialect.name} takes the "
+            "target's (--target DIR drops them when they are equal, --allow embed_tokens in any "
+            "case)"
+        )
+    changes.embeddings = None
+    changes.dropped[EMBEDDING] = "--allow embed_tokens"
+
+
+def _require_width(table: Tensor, rows: int, columns: int, where: str) -> None:
+    if tuple(table.shape) != (rows, columns):
+        raise InputError(
+            f"{where}: the target's table has shape {list(table.shape)}, expected "
+            f"{[rows, columns]}, the draft's vocabulary and width"
+        )
+
+
+def _settle_boundaries(
+    draft: OpenDraft,
+    changes: _Changes,
+    dialect: Dialect,
+    where: str,
+    allowed: Collection[str],
+    target: OpenTarget | None,
+) -> tuple[int, ...] | None:
+    """The capture that the file can state, and what to say where it cannot."""
+    boundaries, config = draft.boundaries, changes.config
+    if config.num_aux == 0:
+        return boundaries
+    if boundaries is None:
+        if dialect.counts_ids and config.num_aux != 3:
+            raise InputError(
+                f"{where}: {dialect.name} counts aux states by layer ids, and the draft has none "
+                f"for its {config.num_aux}, expected --boundaries"
+            )
+        changes.notes.append(
+            f"layer ids are unknown and not written: {dialect.title} will take its default, "
+            "boundaries 2, L//2, L-3, which may not be what the draft was trained on"
+        )
+        return None
+    if dialect.ids is not None:
+        return boundaries
+    usual = None
+    if target is not None:
+        usual = default_boundaries(target.num_layers)
+    if usual is not None and usual != boundaries and "boundaries" not in allowed:
+        raise InputError(
+            f"{where}: {dialect.name} states no layer ids and takes boundaries {list(usual)} of "
+            f"this target, but the draft reads {list(boundaries)} (--allow boundaries writes it "
+            "all the same)"
+        )
+    if usual is None:
+        changes.notes.append(
+            f"boundaries {list(boundaries)} are not written: {dialect.title} states none and takes "
+            "2, L//2, L-3 (--target or --target-layers checks that)"
+        )
+    return boundaries
+
+
+def _require_map(draft: OpenDraft, dialect: Dialect, where: str) -> None:
+    """Refuse a whole vocabulary in another order where no map would be written."""
+    ids, whole = draft.vocab.target_ids, len(draft.vocab.in_draft)
+    if len(ids) == whole and not dialect.whole_maps and not np.array_equal(ids, np.arange(whole)):
+        raise InputError(
+            f"{where}: {dialect.name} writes no d2t for a whole vocabulary, but the draft's is in "
+            "another order"
+        )

@@ -1,0 +1,159 @@
+"""Drafts of every form, for commands: options that say how one is read, and the native form."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import UseAppendAction, arg
+
+from converters.conversion import Fitted
+from converters.drafts import OpenDraft, Reading, open_draft, read_whole
+from converters.files import whole_directory
+from converters.ledger import parse_settings
+from converters.targets import OpenTarget, open_target
+from converters.vocab_files import read_mapping
+from eagle3_jax.cli.manners import Options, near
+from eagle3_jax.errors import InputError
+
+_DIGITS = 10  # that no number of layers or slots has
+NATIVE, NATIVE_CONFIG = "native", "draft.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(Options):
+    """Options of commands that read a draft which may not say everything."""
+
+    from_: Annotated[str | None, arg(name="from", metavar="DIALECT", help_behavior_hint="")] = None
+    """Whose draft it is, where its files do not tell, or tell it wrongly."""
+    set: Annotated[
+        UseAppendAction[tuple[str, ...]], arg(metavar="NAME=VALUE", help_behavior_hint="")
+    ] = ()
+    """A value that wins over the file, like norm_output=true; once for each."""
+    boundaries: Annotated[str | None, arg(metavar="B,B,B", help_behavior_hint="")] = None
+    """Which target states feed the draft, as boundaries: 0 the embeddings, L the last."""
+    target_layers: Annotated[int | None, arg(metavar="L", help_behavior_hint="")] = None
+    """Layers of the target: gives the default capture, and the range of layer ids."""
+    vocab_mapping: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """The draft vocabulary: .pt, .npy or .safetensors with d2t or t2d, or JSON with ids."""
+    target: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    """The target's directory: its depth, and tensors that the draft shares with it."""
+    allow: Annotated[
+        UseAppendAction[tuple[str, ...]], arg(metavar="NAME", help_behavior_hint="")
+    ] = ()
+    """Accept a loss that was refused by this name, or pass over an unknown key or tensor."""
+
+    def reading(self, target: OpenTarget | None) -> Reading:
+        """How the draft is to be read.
+
+        Raises:
+            InputError: when an option is no such thing, or two contradict each other.
+        """
+        layers = self.target_layers
+        if layers is not None and layers < 1:
+            raise InputError(f"--target-layers is {layers}, expected a positive number")
+        if target is not None:
+            if layers not in (None, target.num_layers):
+                raise InputError(
+                    f"--target-layers is {layers}, but {target.directory} has "
+                    f"{target.num_layers}, expected one of the two"
+                )
+            layers = target.num_layers
+        mapping = None if self.vocab_mapping is None else read_mapping(near(self.vocab_mapping))
+        return Reading(
+            self.from_,
+            parse_settings(self.set),
+            None if self.boundaries is None else numbers(self.boundaries, "--boundaries"),
+            layers,
+            mapping,
+            frozenset(self.allow),
+        )
+
+    def open_target(self) -> OpenTarget | None:
+        """The target's parts, where `--target` names one.
+
+        Raises:
+            InputError: when there is no target.
+        """
+        return None if self.target is None else open_target(near(self.target))
+
+
+def numbers(text: str, option: str) -> tuple[int, ...]:
+    """Numbers from 0, separated by commas.
+
+    Raises:
+        InputError: when they are something else.
+    """
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and len(part) < _DIGITS for part in parts):
+        raise InputError(f"{option} is {text!r}, expected numbers from 0, like 0,1,2")
+    return tuple(int(part) for part in parts)
+
+
+def open_any(directory: Path, reading: Reading) -> OpenDraft:
+    """Open a draft of any dialect, the native one included.
+
+    Raises:
+        InputError: when it holds no EAGLE-3 draft, or its parts do not fit together.
+    """
+    native = (directory / NATIVE_CONFIG).exists()
+    if reading.dialect != NATIVE and not native:
+        return open_draft(directory, reading)
+    if reading.dialect not in (None, NATIVE):
+        raise InputError(
+            f"{directory}: holds {NATIVE_CONFIG}, so it is a native draft, expected no --from"
+        )
+    if reading.settings or reading.mapping is not None:
+        raise InputError(f"{directory}: a native draft says everything, expected no --set")
+    return _open_native(directory, reading)
+
+
+def write_native(directory: Path, fitted: Fitted, *, overwrite: bool) -> None:
+    """Write a draft in the native form, whole or not at all.
+
+    Raises:
+        InputError: when the directory exists.
+    """
+    from eagle3_jax.checkpoints import Checkpoint, write_checkpoint
+
+    draft = fitted.draft
+    loaded = read_whole(draft)
+    with whole_directory(directory, overwrite=overwrite) as building:
+        write_checkpoint(
+            building,
+            Checkpoint(
+                loaded.config,
+                loaded.params,
+                loaded.vocab,
+                loaded.embeddings,
+                loaded.boundaries,
+                draft.max_positions,
+                draft.target_name,
+            ),
+        )
+
+
+def _open_native(directory: Path, reading: Reading) -> OpenDraft:
+    from converters.captures import require_boundaries
+    from converters.dialects import dialect_of
+    from converters.drafts import require_fitting
+    from converters.trees import to_tensors
+    from eagle3_jax.checkpoints import read_checkpoint
+
+    found = read_checkpoint(directory)
+    boundaries = found.boundaries if reading.boundaries is None else reading.boundaries
+    if boundaries is not None:
+        require_boundaries(boundaries, reading.target_layers)
+    draft = OpenDraft(
+        found.config,
+        to_tensors(found.params),
+        found.vocab,
+        found.embeddings,
+        boundaries,
+        dialect_of(NATIVE),
+        evidence=(f"holds {NATIVE_CONFIG}",),
+        sources={"boundaries": "--boundaries" if reading.boundaries else NATIVE_CONFIG},
+        max_positions=found.max_positions,
+        target_name=found.target_name,
+    )
+    require_fitting(draft, str(directory))
+    return draft
