@@ -6,6 +6,7 @@ a directory, writes safetensors there, and the test compares. This builds such a
 from `benchmarks/witness/<name>.txt`, which lists every package with its version, once:
 
     python benchmarks/witness_env.py speculators      prints the interpreter's path
+    python benchmarks/witness_env.py all              builds every one: 15 minutes, 8 GB
 
 It is kept under `$EAGLE3_JAX_CACHE/witness/<name>-<hash of the list>`, so a changed list is a new
 environment and an unchanged one is never built twice. Which package index serves the list, and so
@@ -51,8 +52,7 @@ def python_of(name: str) -> Path:
     """
     pins = PINS / f"{name}.txt"
     if not pins.is_file():
-        known = ", ".join(sorted(path.stem for path in PINS.glob("*.txt")))
-        raise WitnessError(f"witness {name!r} is unknown, expected one of {known}")
+        raise WitnessError(f"witness {name!r} is unknown, expected one of {', '.join(_known())}")
     digest = hashlib.sha256(pins.read_bytes()).hexdigest()[:12]
     home = cache_directory() / "witness" / f"{name}-{digest}"
     python, complete = home / "bin" / "python", home / "complete"
@@ -64,6 +64,10 @@ def python_of(name: str) -> Path:
             _build(home, python, pins)
             complete.touch()
     return python
+
+
+def _known() -> list[str]:
+    return sorted(path.stem for path in PINS.glob("*.txt"))
 
 
 @contextmanager
@@ -117,16 +121,17 @@ def _run(command: list[str]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build if need be and print the interpreter's path; 0 when there is one, else 2."""
+    """Build if need be and print the interpreters' paths; 0 when all are there, else 2."""
     parser = argparse.ArgumentParser(
         description="Build (once) the environment of a witness and print its interpreter.",
         epilog="example: python benchmarks/witness_env.py speculators",
     )
-    parser.add_argument("name", help="a list of pins in benchmarks/witness, without .txt")
+    parser.add_argument("name", help="a list of pins in benchmarks/witness, without .txt; or all")
     name = parser.parse_args(arguments).name
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        print(python_of(name))
+        for witness in _known() if name == "all" else [name]:
+            print(python_of(witness))
     except WitnessError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

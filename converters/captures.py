@@ -10,8 +10,12 @@ from eagle3_jax.capture import Numbering, default_boundaries, from_ids, to_ids
 from eagle3_jax.errors import InputError
 
 
-def stated_ids(keys: Keys) -> tuple[list[int], str] | None:
+def stated_ids(keys: Keys, numbering: Numbering) -> tuple[list[int], str] | None:
     """The layer ids that a config states, and where.
+
+    Args:
+        keys: the config.
+        numbering: of the framework whose ids are wanted, where the config has two kinds.
 
     Raises:
         InputError: when they are no list of integers, or stand in two places that differ.
@@ -28,6 +32,10 @@ def stated_ids(keys: Keys) -> tuple[list[int], str] | None:
         if not isinstance(ids, list) or not all(type(layer_id) is int for layer_id in ids):
             raise InputError(f"{keys.where}: {place} is {ids!r}, expected a list of integers")
         found[place] = ids
+    top, nested = found.get(IDS), found.get(f"{NESTED}.{IDS}")
+    if top is not None and top == [layer_id + 1 for layer_id in nested or ()]:
+        # The same capture, for vLLM at the top and for SGLang in `eagle_config`.
+        found.pop(IDS if numbering == "output" else f"{NESTED}.{IDS}")
     if len({tuple(ids) for ids in found.values()}) > 1:
         told = " and ".join(f"{place} {ids}" for place, ids in found.items())
         raise InputError(f"{keys.where}: {told} differ, expected one (--boundaries decides)")
@@ -59,7 +67,7 @@ def read_boundaries(
     if given is not None:
         require_boundaries(given, target_layers)
         return ledger.settle("boundaries", given, "--boundaries")
-    stated = stated_ids(keys)
+    stated = stated_ids(keys, dialect.numbering)
     if stated is not None:
         ids, place = stated
         try:

@@ -23,7 +23,14 @@ from eagle3_jax.capture import default_boundaries
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.errors import InputError
 
-_BIASES = {"attention_bias", "output_bias", "mlp_bias", "fc_bias"}
+_BIASES = {
+    "attention_bias",
+    "output_bias",
+    "mlp_bias",
+    "fc_bias",
+    "qk_norm_output_bias",
+    "qk_norm_mlp_bias",
+}
 
 
 class Fitted(NamedTuple):
@@ -295,7 +302,8 @@ def _settle_boundaries(
     if config.num_aux == 0:
         return boundaries
     if boundaries is None:
-        if dialect.counts_ids and config.num_aux != 3:
+        counts = dialect.counts_ids or (grouped(config) is None and dialect.latent_counts_ids)
+        if counts and config.num_aux != 3:
             raise InputError(
                 f"{where}: {dialect.name} counts aux states by layer ids, and the draft has none "
                 f"for its {config.num_aux}, expected --boundaries"
@@ -307,28 +315,40 @@ def _settle_boundaries(
         return None
     if dialect.ids is not None:
         return boundaries
-    usual = None
-    if target is not None:
-        usual = default_boundaries(target.num_layers)
-    if usual is not None and usual != boundaries and "boundaries" not in allowed:
-        raise InputError(
-            f"{where}: {dialect.name} states no layer ids and takes boundaries {list(usual)} of "
-            f"this target, but the draft reads {list(boundaries)} (--allow boundaries writes it "
-            "all the same)"
-        )
-    if usual is None:
+    if target is not None and "boundaries" not in allowed:
+        try:
+            usual = default_boundaries(target.num_layers)
+        except ValueError as error:
+            raise InputError(
+                f"{where}: {dialect.name} states no layer ids, and {error} (--allow boundaries "
+                "writes it all the same)"
+            ) from None
+        if usual != boundaries:
+            raise InputError(
+                f"{where}: {dialect.name} states no layer ids and takes boundaries {list(usual)} "
+                f"of this target, but the draft reads {list(boundaries)} (--allow boundaries "
+                "writes it all the same)"
+            )
+    else:
         changes.notes.append(
             f"boundaries {list(boundaries)} are not written: {dialect.title} states none and takes "
-            "2, L//2, L-3 (--target or --target-layers checks that)"
+            "2, L//2, L-3 (--target checks that)"
         )
     return boundaries
 
 
 def _require_map(draft: OpenDraft, dialect: Dialect, where: str) -> None:
-    """Refuse a whole vocabulary in another order where no map would be written."""
+    """Refuse ids in another order where nobody would look for it."""
     ids, whole = draft.vocab.target_ids, len(draft.vocab.in_draft)
-    if len(ids) == whole and not dialect.whole_maps and not np.array_equal(ids, np.arange(whole)):
+    if np.all(np.diff(ids) > 0):
+        return
+    if len(ids) == whole and (dialect.order != "any" or not dialect.whole_maps):
         raise InputError(
-            f"{where}: {dialect.name} writes no d2t for a whole vocabulary, but the draft's is in "
+            f"{where}: {dialect.name} heeds no d2t of a whole vocabulary, but the draft's is in "
+            "another order"
+        )
+    if dialect.order == "none":
+        raise InputError(
+            f"{where}: {dialect.name} takes the ids of t2d as ascending, but the draft's are in "
             "another order"
         )

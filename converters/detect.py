@@ -131,6 +131,13 @@ _FINGERPRINTS: tuple[_Fingerprint, ...] = (  # the first that fits; the surest c
         _served,
     ),
     (
+        "angelslim",
+        "architectures name Eagle3LlamaForCausalLM, tensors are named midlayer.*, no eagle_config",
+        lambda c: (
+            c.architecture == "Eagle3LlamaForCausalLM" and c.has("midlayer.") and not c.nested
+        ),
+    ),
+    (
         "specforge",
         "architectures name LlamaForCausalLMEagle3, tensors are named midlayer.*",
         lambda c: c.architecture == "LlamaForCausalLMEagle3" and c.has("midlayer."),

@@ -145,6 +145,8 @@ def _final_norm(evidence: Evidence) -> tuple[bool, bool]:
     held = "norm.weight" in evidence.tensors
     if not dialect.norm_output_is_final_norm:
         fed = read_knob(keys, dialect, ledger, "norm_output")
+        if not held:
+            ledger.notes.append("no norm.weight: the head reads the raw state")
         return ledger.flag("final_norm", held, "tensor norm.weight"), fed
     asked = read_flag(keys.values, "norm_output", keys.where, default=True)
     source = (
@@ -282,13 +284,26 @@ def _fused(evidence: Evidence, width: int) -> tuple[int, int]:
         held = "holds" if fused else "holds no"
         ledger.notes.append(f"use_aux_hidden_state is {not fused}, but the file {held} fc.weight")
     if not fused:
+        stated = (
+            None
+            if keys.nested.get("use_aux_hidden_state") is False
+            else stated_ids(keys, evidence.dialect.numbering)
+        )
+        if evidence.boundaries is not None:
+            stated = [*evidence.boundaries], "--boundaries"
+        if stated is not None and stated[0]:
+            raise InputError(
+                f"{where}: {stated[1]} names {len(stated[0])} states, but the file holds no "
+                "fc.weight that fuses them, expected one, or use_aux_hidden_state false for a "
+                "draft of the target's last state alone"
+            )
         ledger.notes.append("no fc: the draft reads the target's last state alone")
         return target_width, ledger.settle("num_aux", 0, "no tensor fc.weight")
     _, columns = evidence.shape("fc.weight")
     if evidence.boundaries is not None:
         counts = {"--boundaries": len(evidence.boundaries)}
     else:
-        stated = stated_ids(keys)
+        stated = stated_ids(keys, evidence.dialect.numbering)
         counts = {} if stated is None else {stated[1]: len(stated[0])}
     for key in ("num_aux_hidden_states", "num_aux_layers"):
         if keys.values.get(key) is not None:

@@ -172,6 +172,8 @@ def open_draft(directory: Path, reading: Reading | None = None) -> OpenDraft:
         if name in tensors:
             stored_maps[name] = tensors.pop(name)
     maps = _maps(stored_maps, reading, str(directory))
+    if reading.mapping is not None and stored_maps:
+        ledger.notes.append(f"{' and '.join(stored_maps)} of the file make way for {maps.source}")
     embeddings = tensors.pop(EMBEDDING, None)
     shown = {"embed_tokens": embeddings, "t2d": maps.mask}
     vocab_sizes = {name: t.shape[0] for name, t in shown.items() if t is not None and t.shape}
@@ -295,7 +297,8 @@ def _unused(
         elif name == "input_norm.weight":
             reasons[origin] = "norm_before_fc is off (--set)"
         elif name == "norm.weight":
-            reasons[origin] = "the head reads the raw state, says norm_output"
+            asked = "--set" if "final_norm" in reading.settings else "norm_output"
+            reasons[origin] = f"the head reads the raw state, says {asked}"
     return reasons
 
 

@@ -54,7 +54,9 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: no such file, expected a JSON file") from None
     except IsADirectoryError:
         raise InputError(f"{path}: found a directory, expected a JSON file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise InputError(f"{path}: found JSON nested too deep, expected an object") from None
+    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
         refuse_pointer(path, "JSON")
         raise InputError(f"{path}: found text that is not JSON ({error})") from None
     if not isinstance(value, dict):

@@ -47,7 +47,10 @@ def read_number(
         return default
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise InputError(f"{where}: {key} is {value!r}, expected a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(f"{where}: {key} is past the largest number, expected one") from None
 
 
 def read_object(raw: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:

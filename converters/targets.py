@@ -25,7 +25,8 @@ _FAMILIES: dict[str, tuple[bool | None, bool | None, bool]] = {
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _COMPUTED = ".rotary_emb.inv_freq"  # older files store what the config already says
 # Layers, and parts of a VLM that are not its language model.
-_PARTS = re.compile(r"layers\.\d+\.|blocks\.\d+\.|visual|vision|audio|mtp|eagle")
+_PARTS = re.compile(r"layers\.\d+\.|blocks\.\d+\.|visual|vision|audio|mtp|eagle|talker|code2wav")
+_HOLDERS = ("thinker_config", "text_config", "llm_config", "language_config")
 _WINDOW, _FULL_LAYERS = 4096, 28  # sliding_window and max_window_layers where they are absent
 
 
@@ -72,20 +73,28 @@ def open_target(directory: Path) -> OpenTarget:
     require_directory(directory, "a target")
     where = str(directory / "config.json")
     raw = read_json(directory / "config.json")
-    text = read_object(raw, "text_config", where) or raw
+    text = _text_config(raw, where)
     tensors = open_checkpoint(directory).tensors
     embeddings = _find(tensors, _EMBEDDING, directory)
-    norm = _find(tensors, "norm.weight", directory)
+    assert embeddings is not None, "needed"
+    if len(embeddings.shape) != 2 or not all(embeddings.shape):
+        raise InputError(
+            f"{directory}: tensor {embeddings.name} has shape {list(embeddings.shape)}, expected "
+            "rows and columns"
+        )
+    beside = embeddings.name.removesuffix(_EMBEDDING) + "norm.weight"
+    if beside not in tensors:
+        raise InputError(f"{directory}: found no tensor {beside}, expected the final norm there")
+    norm = tensors[beside]
     head = _find(tensors, _HEAD, directory, needed=False)
-    tied = read_flag(text, "tie_word_embeddings", where, default=False) or read_flag(
-        raw, "tie_word_embeddings", where, default=head is None
+    silent = text.get("tie_word_embeddings") is None
+    tied = read_flag(text, "tie_word_embeddings", where) or read_flag(
+        raw, "tie_word_embeddings", where, default=silent and head is None
     )
     if head is None and not tied:
         raise InputError(
             f"{directory}: found no {_HEAD}, expected one: its embeddings are not tied"
         )
-    if embeddings is None or norm is None or len(embeddings.shape) != 2:
-        raise InputError(f"{directory}: found no table {_EMBEDDING}, expected rows and columns")
     vocab_size, width = embeddings.shape
     chosen = embeddings if tied or head is None else head
     for tensor, shape in ((chosen, (vocab_size, width)), (norm, (width,))):
@@ -99,6 +108,15 @@ def open_target(directory: Path) -> OpenTarget:
         longest = read_integer(text, "max_position_embeddings", where)
     layers = read_integer(text, "num_hidden_layers", where)
     return OpenTarget(directory, vocab_size, width, layers, longest, embeddings, chosen, norm)
+
+
+def _text_config(raw: dict[str, Any], where: str) -> dict[str, Any]:
+    """The part of a config that describes the language model, however deep it is nested."""
+    for holder in _HOLDERS:
+        inner = read_object(raw, holder, where)
+        if inner:
+            return _text_config(inner, where)
+    return raw
 
 
 def _find(

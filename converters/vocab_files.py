@@ -1,6 +1,7 @@
 """A draft vocabulary that the user gives: d2t, t2d or the ids themselves, in a file of its own."""
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def read_mapping(path: Path) -> Maps:
         raise InputError(f"{path}: found a directory, expected a vocabulary mapping file")
     if not path.is_file():
         raise InputError(f"{path}: no such file, expected a vocabulary mapping")
-    match path.suffix:
+    match path.suffix.lower():
         case ".npy":
             found = _named(_read_npy(path))
         case ".json":
@@ -44,6 +45,9 @@ def read_mapping(path: Path) -> Maps:
                 f"{path}: found a file {other or 'without suffix'}, expected .pt, .npy, "
                 ".safetensors or .json"
             )
+    spoken = [name for name in (*_IDS, "d2t") if name in found]
+    if len(spoken) > 1:
+        raise InputError(f"{path}: found {' and '.join(spoken)}, expected one of them")
     ids = next((found[name] for name in _IDS if name in found), None)
     unknown = sorted(found.keys() - {"d2t", "t2d", *_IDS})
     if unknown or not found:
@@ -57,14 +61,18 @@ def read_mapping(path: Path) -> Maps:
 
 def _named(array: np.ndarray) -> dict[str, np.ndarray]:
     """A lone array, told by its type: a mask is t2d, numbers are d2t."""
-    return {"t2d" if array.dtype == np.bool_ else "d2t": array}
+    return {"t2d" if array.dtype in (np.bool_, np.uint8) else "d2t": array}
 
 
 def _read_npy(path: Path) -> np.ndarray:
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: found no NumPy array ({error}), {_EXPECTED}") from None
+    if not isinstance(found, np.ndarray):
+        raise InputError(f"{path}: found an archive of arrays (.npz), {_EXPECTED}")
+    return found
 
 
 def _read_torch(path: Path) -> dict[str, np.ndarray]:
@@ -79,7 +87,7 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
 def _read_json(path: Path) -> dict[str, np.ndarray]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: numbers of thousands of digits
         raise InputError(f"{path}: found text that is not JSON ({error})") from None
     if isinstance(value, list):
         value = {"target_ids": value}

@@ -15,6 +15,8 @@ from converters.ledger import Ledger
 from eagle3_jax.errors import InputError
 from eagle3_jax.vocab import VocabMap
 
+_IN_FILE = "tensors d2t and t2d"
+
 
 class Maps(NamedTuple):
     """What a file says of the draft vocabulary.
@@ -28,7 +30,7 @@ class Maps(NamedTuple):
 
     offsets: np.ndarray | None
     mask: np.ndarray | None
-    source: str = "tensors d2t and t2d"
+    source: str = _IN_FILE
     absolute: bool | None = None
 
 
@@ -69,6 +71,8 @@ def read_vocab(maps: Maps, size: int, vocab_size: int, where: str, ledger: Ledge
     Raises:
         InputError: when the vocabulary is missing, contradicts itself, or has another size.
     """
+    if maps.source != _IN_FILE:
+        where = maps.source
     if maps.offsets is None and maps.mask is None:
         if size != vocab_size:
             raise InputError(

@@ -86,6 +86,8 @@ def write_config(
         dialect.dtype_key: around.dtype,
         **_window(c),
     }
+    if dialect.rope_parameters:
+        keys["rope_parameters"] = {"rope_type": "default", "rope_theta": c.rope.theta}
     if c.target_hidden_size != c.hidden_size or dialect.target_width_key:
         # Its mere presence makes SafeAILab's loader look for embeddings in the draft's file.
         keys["target_hidden_size"] = c.target_hidden_size

@@ -81,6 +81,8 @@ class RopeConfig:
         """Refuse a base or a share that no model can have."""
         if not self.theta > 0:
             raise ValueError(f"rope theta is {self.theta}, expected a positive number")
+        if self.scaling is not None and not self.scaling.factor > 0:
+            raise ValueError(f"rope factor is {self.scaling.factor}, expected a positive number")
         if not 0 < self.partial <= 1:
             raise ValueError(f"rope partial is {self.partial}, expected 0 < partial <= 1")
 

@@ -8,6 +8,7 @@ from eagle3_jax.config import (
     AttentionConfig,
     DraftConfig,
     DynamicScaling,
+    LinearScaling,
     LongRopeScaling,
     RopeConfig,
     TargetConfig,
@@ -179,3 +180,9 @@ def test_the_defaults_are_those_of_the_papers_draft():
         "head": "own",
     }
     assert tiny_config().rope == RopeConfig(theta=10000.0, partial=1.0, scaling=None)
+
+
+@pytest.mark.parametrize("factor", [0.0, -2.0])
+def test_a_rope_factor_is_positive(factor):
+    with pytest.raises(ValueError, match=f"rope factor is {factor}, expected a positive number"):
+        RopeConfig(scaling=LinearScaling(factor))

@@ -176,7 +176,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"attention": attention(sliding_window=5)}, "a sliding window"),
     ],
     "num_aux": [
-        ({"num_aux": 0}, "a draft without fc"),
         ({"num_aux": 1}, "an fc that reads as many columns as it has rows"),
     ],
     "rope": [

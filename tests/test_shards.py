@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from converters.shards import ShardInfo, read_documents, read_info, shard_files, write_shard
+from converters.shards import (
+    ShardFile,
+    ShardInfo,
+    open_shards,
+    read_documents,
+    read_info,
+    shard_files,
+    write_shard,
+)
+from converters.tensors import Stored
 from eagle3_jax.errors import InputError
 from eagle3_jax.structs import Document
 
@@ -87,6 +96,15 @@ def test_what_cannot_be_written(tmp_path):
         write_shard(path, [document(3), document(3, embeddings=False)], INFO)
     with refused(f"{path}: document 1 has arrays of [3, 2, 3, 3] rows, expected one length"):
         write_shard(path, [document(3), document(3)._replace(answer=np.ones(2, bool))], INFO)
+    for changes, told in (
+        ({"boundaries": None}, "boundaries None, last state pre_norm, target a target"),
+        ({"last_state": "absent"}, "boundaries (2, 4, 5, 8), last state absent, target a target"),
+        ({"target": None}, "boundaries (2, 4, 5, 8), last state pre_norm, target None"),
+    ):
+        with refused(
+            f"{path}: {told}: expected all three known, the last state pre_norm or post_norm"
+        ):
+            write_shard(path, [document(3)], INFO._replace(**changes))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,7 +116,10 @@ def test_paths_mean_files(tmp_path):
     found = [tmp_path / "b.safetensors", tmp_path / "deep/a.safetensors"]
     assert shard_files([tmp_path]) == found
     assert shard_files([tmp_path / "d.txt", tmp_path / "deep"]) == [tmp_path / "d.txt", found[1]]
-    with refused(f"{tmp_path / 'empty'}: found no .safetensors file, expected shards"):
+    with refused(
+        f"{tmp_path / 'empty'}: found no shard, expected files that end in .safetensors, .ckpt, "
+        ".pt, .pth, or those with .gz"
+    ):
         shard_files([tmp_path / "empty"])
     with refused(f"{tmp_path / 'no'}: no such file or directory, expected shards"):
         shard_files([tmp_path / "no"])
@@ -159,14 +180,16 @@ def test_what_is_no_shard(tmp_path):
     required = "input_ids, loss_mask, hidden_states, document_lengths"
     path = tmp_path / "a"
     save_file({"w": np.ones(1)}, path)
-    with refused(
-        f"{path}: found format None with tensors w; expected 'eagle3-jax shard 1' with {required}"
-    ):
+    with pytest.raises(InputError, match="a: found w, which no layout of shards has, expected one"):
         next(read_documents(path))
     damaged(path, loss_mask=None)
+    with pytest.raises(InputError, match="found document_lengths, embeddings, hidden_states, inp"):
+        read_info(path)
+    damaged(path)
+    save_file(load_file(path), path)
     with refused(
-        f"{path}: found format 'eagle3-jax shard 1' with tensors document_lengths, embeddings, "
-        f"hidden_states, input_ids; expected 'eagle3-jax shard 1' with {required}"
+        f"{path}: found format None with tensors document_lengths, embeddings, hidden_states, "
+        f"input_ids, loss_mask; expected 'eagle3-jax shard 1' with {required}"
     ):
         read_info(path)
     damaged(path, {"format": "eagle3-jax shard 2"})
@@ -184,3 +207,43 @@ def test_what_a_shard_says_of_itself_is_in_its_header(tmp_path):
     header = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]
     assert header.pop("notes") == json.dumps(INFO.notes)
     assert header == {key: value for key, value in METADATA.items() if key != "notes"}
+
+
+def test_one_document_is_in_memory_at_a_time(tmp_path, monkeypatch):
+    documents = [document(length, seed=length) for length in (3, 400, 2)]
+    write_shard(tmp_path / "a", documents, INFO)
+    sizes = []
+    read = Stored.read
+
+    def recorded(stored):
+        if stored.name == "hidden_states":
+            sizes.append(stored.nbytes)
+        return read(stored)
+
+    monkeypatch.setattr(Stored, "read", recorded)
+    reader = read_documents(tmp_path / "a")
+    for count, text in enumerate(documents, 1):
+        assert next(reader).states.tobytes() == text.states.tobytes()
+        assert sizes == [text.states.nbytes for text in documents[:count]]
+
+
+def test_shapes_that_do_not_fit_the_header(tmp_path):
+    path = damaged(tmp_path / "a", {"boundaries": "[2, 4, 8]"})
+    with refused(
+        f"{path}: hidden_states has shape [5, 4, 8], expected [tokens, 3, width], a state for each "
+        "of the boundaries 2, 4, 8"
+    ):
+        read_info(path)
+    damaged(path, hidden_states=np.ones((5, 8), np.float32))
+    with refused(f"{path}: hidden_states has shape [5, 8], expected [tokens, states, width]"):
+        read_info(path)
+    damaged(path, input_ids=np.ones(5, np.float32))
+    with refused(f"{path}: input_ids has type float32, expected integers"):
+        read_info(path)
+
+
+def test_the_header_says_it_all(tmp_path):
+    write_shard(tmp_path / "a", [document(3, ml_dtypes.bfloat16), document(2)], INFO)
+    (file,) = open_shards([tmp_path / "a"]).files
+    expected = ShardFile(tmp_path / "a", "eagle3-jax", 2, 4, 8, np.dtype(np.float32), 6, INFO)
+    assert file == expected

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from converters.targets import load_target, read_target_config
+from converters.targets import load_target, open_target, read_target_config
 from converters.trees import to_tensors
 from eagle3_jax.errors import InputError
 
@@ -294,3 +294,132 @@ def test_directories_that_hold_no_target(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(InputError, match="found 0 bytes that are not whole safetensors"):
         load_target(tmp_path)
+
+
+PARTS = {
+    "embed_tokens.weight": np.random.default_rng(5).normal(size=(16, 8)).astype(np.float32),
+    "norm.weight": np.random.default_rng(6).normal(size=8).astype(np.float32),
+    "lm_head.weight": np.random.default_rng(7).normal(size=(16, 8)).astype(np.float32),
+}
+TEXT = {
+    "model_type": "of no family here",
+    "num_hidden_layers": 5,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+
+
+def write_parts(directory, config, *, model="model.", head="", shards=False, **others):
+    """Embeddings, final norm and head behind prefixes; `None` takes a tensor away."""
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    tensors = {
+        f"{model}embed_tokens.weight": PARTS["embed_tokens.weight"],
+        f"{model}norm.weight": PARTS["norm.weight"],
+        f"{head}lm_head.weight": PARTS["lm_head.weight"],
+        f"{model}layers.0.self_attn.q_norm.weight": np.ones(3, np.float32),
+        **others,
+    }
+    held = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if not shards:
+        save_file(held, directory / "model.safetensors")
+        return directory
+    files = {name: f"model-{i}.safetensors" for i, name in enumerate(held)}
+    for name, file in files.items():
+        save_file({name: held[name]}, directory / file)
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "head", "others"),
+    [
+        (TEXT, "model.", "", {}),
+        (TEXT, "", "", {}),
+        (TEXT, "model.", "", {"model.layers.5.embed_tokens.weight": (16, 8),
+                              "model.layers.5.shared_head.norm.weight": (8,)}),
+        ({"text_config": TEXT}, "model.language_model.", "", {"model.visual.norm.weight": (3,)}),
+        ({"text_config": TEXT}, "language_model.model.", "language_model.",
+         {"vision_tower.vision_model.embed_tokens.weight": (3, 3),
+          "multi_modal_projector.norm.weight": (3,)}),
+        ({"llm_config": TEXT, "vision_config": {"num_hidden_layers": 9}}, "language_model.model.",
+         "language_model.", {"mlp1.norm.weight": (3,)}),
+        ({"language_config": TEXT}, "language.model.", "language.", {}),
+        ({"thinker_config": {"text_config": TEXT}}, "thinker.model.", "thinker.",
+         {"talker.model.embed_tokens.weight": (5, 8), "talker.model.norm.weight": (8,),
+          "thinker.audio_tower.layers.0.norm.weight": (3,)}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("shards", [False, True])
+def test_parts_are_found_wherever_they_are_nested(tmp_path, config, model, head, others, shards):
+    extra = {name: np.zeros(shape, np.float32) for name, shape in others.items()}
+    target = open_target(
+        write_parts(tmp_path, config, model=model, head=head, shards=shards, **extra)
+    )
+    assert target[1:5] == (16, 8, 5, 128)
+    for part, name in ((target.embeddings, "embed_tokens"), (target.norm, "norm")):
+        np.testing.assert_array_equal(part.read(), PARTS[f"{name}.weight"])
+    np.testing.assert_array_equal(target.head.read(), PARTS["lm_head.weight"])
+
+
+@pytest.mark.parametrize(
+    ("config", "stored"),
+    [
+        (TEXT | {"tie_word_embeddings": True}, False),
+        (TEXT | {"tie_word_embeddings": True}, True),  # as transformers, which overwrites it
+        (TEXT | {"tie_word_embeddings": None}, False),
+        ({"text_config": TEXT | {"tie_word_embeddings": None}, "tie_word_embeddings": True}, True),
+        ({"text_config": TEXT | {"tie_word_embeddings": True}}, True),
+    ],
+)
+def test_the_head_of_a_tied_target_is_its_table(tmp_path, config, stored):
+    others = {} if stored else {"lm_head.weight": None}
+    target = open_target(write_parts(tmp_path, config, **others))
+    np.testing.assert_array_equal(target.head.read(), PARTS["embed_tokens.weight"])
+
+
+TABLE_NAME = "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize(
+    ("config", "others", "message"),
+    [
+        (TEXT, {TABLE_NAME: None},
+         "found no tensor embed_tokens.weight, expected one of that name"),
+        (TEXT, {"draft.embed_tokens.weight": np.ones((16, 8), np.float32)},
+         f"draft.embed_tokens.weight and {TABLE_NAME} are both embed_tokens.weight, expected one"),
+        (TEXT, {TABLE_NAME: np.ones((), np.float32)},
+         f"tensor {TABLE_NAME} has shape [], expected rows and columns"),
+        (TEXT, {TABLE_NAME: np.ones((0, 8), np.float32)},
+         f"tensor {TABLE_NAME} has shape [0, 8], expected rows and columns"),
+        (TEXT, {"model.norm.weight": None},
+         "found no tensor model.norm.weight, expected the final norm there"),
+        (TEXT, {"model.norm.weight": np.ones(7, np.float32)},
+         "tensor model.norm.weight has shape [7], expected [8]"),
+        (TEXT, {"lm_head.weight": np.ones((15, 8), np.float32)},
+         "tensor lm_head.weight has shape [15, 8], expected [16, 8]"),
+        (TEXT, {"lm_head.weight": None},
+         "found no lm_head.weight, expected one: its embeddings are not tied"),
+        ({"text_config": TEXT}, {"lm_head.weight": None},
+         "found no lm_head.weight, expected one: its embeddings are not tied"),
+    ],
+)  # fmt: skip
+def test_targets_without_the_parts_that_a_draft_shares(tmp_path, config, others, message):
+    with refused(f"{tmp_path}: {message}"):
+        open_target(write_parts(tmp_path, config, **others))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": None}, "num_hidden_layers is None, expected a positive integer"),
+        ({"num_hidden_layers": "5"}, "num_hidden_layers is '5', expected a positive integer"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1, expected true or false"),
+        ({"max_position_embeddings": 0},
+         "max_position_embeddings is 0, expected a positive integer"),
+        ({"text_config": [1]}, "text_config is [1], expected an object or null"),
+    ],
+)  # fmt: skip
+def test_target_configs_that_say_nothing(tmp_path, changes, message):
+    with refused(f"{tmp_path / 'config.json'}: {message}"):
+        open_target(write_parts(tmp_path, TEXT | changes))

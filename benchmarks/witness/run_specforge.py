@@ -178,10 +178,10 @@ def read(job: Path, case: Case) -> None:
     # As the warm start reads files; its report leaves out what they hold in vain.
     _, found = AutoDraftModel.from_pretrained(source, config=config, output_loading_info=True)
     missing = set(found["missing_keys"]) | set(found["mismatched_keys"])
-    write_report(job, case, missing, set(found["unexpected_keys"]), knobs(model))
     warm_start_draft_model(
         model, source, draft_config=config, strategy="eagle3", allow_missing_embedding=True
     )
+    write_report(job, case, missing, set(found["unexpected_keys"]), knobs(model))
     inputs = read_inputs(job, case)
     if "embed_tokens.weight" in missing:
         model.embed_tokens.weight.copy_(inputs["embed_tokens"])
@@ -208,6 +208,7 @@ def knobs(model: LlamaForCausalLMEagle3) -> dict[str, Any]:
         "fc_norm": model.fc_norm is not None,
         "norm_output": model.norm_output,
         "eagle_config": getattr(config, "eagle_config", None),
+        "target_ids": (torch.arange(len(model.d2t)) + model.d2t).tolist(),
     }
 
 

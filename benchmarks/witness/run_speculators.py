@@ -1,10 +1,9 @@
-"""Runs speculators' own EAGLE-3 draft on given weights and inputs; Python of its environment only.
+"""Runs speculators' own EAGLE-3 draft, loader and converter; Python of its environment only.
 
-    $(python benchmarks/witness_env.py speculators) benchmarks/witness/run_speculators.py JOB
+    $(python benchmarks/witness_env.py speculators) -I benchmarks/witness/run_speculators.py JOB
 
-JOB is a directory. `job.json` is a list of cases, each an object:
+`jobs.py` describes JOB. A case of mode "write" holds the knobs
 
-    name                     files of the case begin with it
     model_type               "llama", or "qwen3" for q/k norms
     hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, vocab_size,
     draft_vocab_size, num_aux, num_layers, rms_norm_eps, max_position_embeddings
@@ -13,14 +12,21 @@ JOB is a directory. `job.json` is a list of cases, each an object:
     attention                "eager" or "sdpa"
     steps                    K, TTT steps
 
-`NAME.weights.safetensors` holds the weights under speculators' own names, which are the canonical
-ones (`fc.weight`, `input_norm.weight`, `fc_norm.{a}.weight`, `layers.{i}....`, `norm.weight`,
-`lm_head.weight`, `embed_tokens.weight`, `d2t`, `t2d`), matrices `[out, in]`. Every tensor must find
-its place and every place but the verifier's two must be filled, or the run ends with an error.
+Its weights' names are speculators' own; the two places that are the verifier's stay empty.
+`save_pretrained` writes NAME.checkpoint/.
 
-`NAME.inputs.safetensors` holds `tokens [1,T]`, `aux [1,T,A*D]` and `positions [1,T]`.
-`NAME.out.safetensors` gets, for step k of K, `logits.{k} [1,T,W]` and `state.{k} [1,T,D]`, and
-`fc [1,T,D]`. `NAME.checkpoint/` gets the draft as speculators itself saves it.
+A case of mode "read" holds `steps`, and `attention` as above. NAME.draft/ is loaded by
+`Eagle3DraftModel`, as its `from_pretrained` does it, with these differences: it is asked for its
+loading info, it hides no missing key (it would hide the embeddings', d2t, t2d and `input_norm`'s),
+and a verifier without a name is left alone, where `from_pretrained` would look for one called
+"None" on the hub and end with an error. Where the config names a verifier, its weights are read
+too, which fills embeddings and a head that the draft has not, and the model is the same as that of
+`from_pretrained`, or the run ends with an error. `embed_tokens [V,D]` of the inputs stands in for
+embeddings that are still missing after that.
+
+A case of mode "convert" has the draft of another framework at `draft` (a directory) turned into
+NAME.checkpoint/ by speculators' own converter; `verifier` is a directory with a target's config,
+and `options` are the converter's keywords, say `norm_before_residual`.
 
 Conventions of `Eagle3DraftModel.forward` (0.9.0), which the caller lines up with:
 
@@ -41,14 +47,28 @@ Conventions of `Eagle3DraftModel.forward` (0.9.0), which the caller lines up wit
 - A loss is computed only when the verifier's last states are given; they are not.
 """
 
-import argparse
-import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from safetensors.torch import load_file, save_file
+from jobs import (
+    Case,
+    Tensors,
+    read_inputs,
+    read_weights,
+    require_filled,
+    run_job,
+    write_outputs,
+    write_report,
+)
 from speculators import SpeculatorsConfig, VerifierConfig
+from speculators.convert.entrypoints import convert_model
+from speculators.model import SpeculatorModel
 from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
 from speculators.proposals.greedy import GreedyTokenProposalConfig
 from transformers import LlamaConfig, Qwen3Config
@@ -56,7 +76,7 @@ from transformers import LlamaConfig, Qwen3Config
 VERIFIER_ONLY = {"verifier_norm.weight", "verifier_lm_head.weight"}  # read by the loss alone
 
 
-def build(case: dict) -> Eagle3DraftModel:
+def build(case: Case) -> Eagle3DraftModel:
     """The draft that a case describes, its weights not yet loaded."""
     family = {"llama": LlamaConfig, "qwen3": Qwen3Config}[case["model_type"]]
     extra = {"mlp_bias": case["mlp_bias"]} if case["model_type"] == "llama" else {}
@@ -93,20 +113,7 @@ def build(case: dict) -> Eagle3DraftModel:
     return Eagle3DraftModel(config).eval()
 
 
-def load(model: Eagle3DraftModel, weights: dict[str, torch.Tensor], where: str) -> None:
-    """Put every tensor in its place and leave none empty."""
-    report = model.load_state_dict(weights, strict=False)
-    missing = set(report.missing_keys) - VERIFIER_ONLY
-    if missing or report.unexpected_keys:
-        raise SystemExit(
-            f"error: {where}: missing {sorted(missing)}, unexpected {report.unexpected_keys}"
-        )
-
-
-@torch.no_grad()
-def run(
-    model: Eagle3DraftModel, inputs: dict[str, torch.Tensor], steps: int
-) -> dict[str, torch.Tensor]:
+def run(model: Eagle3DraftModel, inputs: Tensors, steps: int) -> Tensors:
     """Logits and fed-back states of every step, heard at the modules' doors."""
     width = model.hidden_size
     fused, halves, logits = [], [], []
@@ -132,23 +139,92 @@ def run(
     return {"fc": fused[0], **heard}
 
 
-def main() -> None:
-    """Run every case of a job directory."""
-    parser = argparse.ArgumentParser(description="Run speculators' draft on a job directory.")
-    parser.add_argument("job", type=Path)
-    job = parser.parse_args().job
-    torch.set_num_threads(1)
-    for case in json.loads((job / "job.json").read_text()):
-        name = case["name"]
-        model = build(case)
-        load(model, load_file(job / f"{name}.weights.safetensors"), name)
-        heard = run(model, load_file(job / f"{name}.inputs.safetensors"), case["steps"])
-        save_file(
-            {key: value.contiguous() for key, value in heard.items()},
-            job / f"{name}.out.safetensors",
-        )
-        model.save_pretrained(job / f"{name}.checkpoint")
+def write(job: Path, case: Case) -> None:
+    """A draft of speculators' making, its outputs and its files."""
+    model = build(case)
+    found = model.load_state_dict(read_weights(job, case), strict=False)
+    require_filled(case, set(found.missing_keys) - VERIFIER_ONLY, set(found.unexpected_keys))
+    write_outputs(job, case, run(model, read_inputs(job, case), case["steps"]))
+    model.save_pretrained(job / f"{case['name']}.checkpoint")
+
+
+def read(job: Path, case: Case) -> None:
+    """A draft of ours, as speculators' own loader reads it."""
+    Eagle3DraftModel._keys_to_ignore_on_load_missing = []
+    draft = job / f"{case['name']}.draft"
+    config = Eagle3SpeculatorConfig.from_pretrained(draft)
+    config.transformer_layer_config._attn_implementation = case["attention"]
+    load_as = SpeculatorModel.from_pretrained.__func__
+    model, found = load_as(Eagle3DraftModel, draft, config=config, output_loading_info=True)
+    missing = set(found["missing_keys"]) | set(found["mismatched_keys"])
+    write_report(
+        job, case, missing - VERIFIER_ONLY, set(found["unexpected_keys"]), knobs(model, missing)
+    )
+    if model.config.speculators_config.verifier.name_or_path is not None:
+        require_same(model, Eagle3DraftModel.from_pretrained(draft))
+        model.load_verifier_weights()
+    inputs = read_inputs(job, case)
+    if model.embed_tokens.weight.isnan().any():
+        model.embed_tokens.weight.copy_(inputs["embed_tokens"])
+    write_outputs(job, case, run(model.float().eval(), inputs, case["steps"]))
+
+
+def require_same(model: Eagle3DraftModel, plain: Eagle3DraftModel) -> None:
+    """End the run when a model is another than the one that users get."""
+    mine, theirs = model.state_dict(), plain.state_dict()
+    for name in mine.keys() | theirs.keys():
+        same = torch.equal(mine[name].nan_to_num(), theirs[name].nan_to_num())
+        if name not in VERIFIER_ONLY and not same:
+            raise SystemExit(f"error: from_pretrained reads another {name}")
+
+
+def convert(job: Path, case: Case) -> None:
+    """A draft of another style, as speculators' own converter writes it."""
+    convert_model(
+        model=case["draft"],
+        verifier=case["verifier"],
+        algorithm="eagle3",
+        output_path=str(job / f"{case['name']}.checkpoint"),
+        **case["options"],
+    )
+
+
+def knobs(model: Eagle3DraftModel, missing: set[str]) -> dict[str, Any]:
+    """What the model that was read is, not what its config says."""
+    config, layer = model.config, model.config.transformer_layer_config
+    attention = model.layers[0].self_attn
+    mapped = model.use_draft_vocab and "d2t" not in missing
+    return {
+        "model_type": layer.model_type,
+        "hidden_size": model.hidden_size,
+        "num_heads": layer.num_attention_heads,
+        "num_kv_heads": layer.num_key_value_heads,
+        "head_dim": attention.head_dim,
+        "intermediate_size": layer.intermediate_size,
+        "vocab_size": model.verifier_vocab_size,
+        "draft_vocab_size": model.draft_vocab_size,
+        "num_layers": len(model.layers),
+        "num_aux": model.fc.in_features // model.hidden_size,
+        "aux_layer_ids": config.eagle_aux_hidden_state_layer_ids,
+        "rms_norm_eps": model.norm.variance_epsilon,
+        "max_position_embeddings": layer.max_position_embeddings,
+        "rope_parameters": layer.rope_parameters,
+        "sliding_window": model.sliding_window if model.uses_sliding_window_attn else None,
+        "norm_before_residual": config.norm_before_residual,
+        "norm_before_fc": model.input_norm is not None,
+        "fc_norm": model.fc_norm is not None,
+        "norm_output": config.norm_output,
+        "attention_bias": attention.q_proj.bias is not None,
+        "mlp_bias": model.layers[0].mlp.gate_proj.bias is not None,
+        "target_ids": (torch.arange(len(model.d2t)) + model.d2t).tolist() if mapped else None,
+        "dtype": str(model.fc.weight.dtype).removeprefix("torch."),
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_job(
+            "Run speculators' draft on a job directory.",
+            {"write": write, "read": read, "convert": convert},
+        )
+    )

@@ -38,6 +38,8 @@ class Dialect:
             would be random.
         maps: the vocabulary tensors that it writes.
         whole_maps: it writes them for a draft vocabulary that is the target's, too.
+        order: whose order of ids it keeps: any draft's; where the draft vocabulary is smaller
+            than the target's; none, it takes them as ascending.
         dtype_key: the config key that names the weights' type.
         always: knobs that are so whatever a config says, with the reason.
         defaults: what a missing flag means, where that is not "off".
@@ -46,11 +48,13 @@ class Dialect:
         tied_head: `tie_word_embeddings` makes its head of the token embeddings.
         borrowed_head: without an lm_head it takes the target's.
         counts_ids: it counts the aux states by the layer ids alone, and takes three without any.
+        latent_counts_ids: the same for latent attention.
         biases: which projections have a bias where `attention_bias` is true.
         fc_bias_brings_output_bias: `bias` means one of o_proj too.
         eagle_config: it reads an `eagle_config`; holds the keys of it that never change.
         feedback_key: what that calls `norm_output`, where it does.
         target_width_key: `target_hidden_size` is written where it is the draft's width, too.
+        rope_parameters: it needs that key of transformers 5, whichever of them loads the config.
         nested_config: the decoder layer's keys stand in `transformer_layer_config`.
         trained_theta: the RoPE base that it trains with whatever a config says.
         added_yarn: factor and original length of a YaRN scaling that its export adds.
@@ -77,6 +81,7 @@ class Dialect:
     embeddings: Embeddings = "own"
     maps: tuple[str, ...] = ("d2t", "t2d")
     whole_maps: bool = True
+    order: Literal["any", "pruned", "none"] = "any"
     dtype_key: str = "torch_dtype"
     always: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
     defaults: Mapping[str, bool] = field(default_factory=dict)
@@ -85,11 +90,13 @@ class Dialect:
     tied_head: bool = False
     borrowed_head: bool = False
     counts_ids: bool = False
+    latent_counts_ids: bool = False
     biases: Literal["", "o", "qkv", "qkvo"] = ""
     fc_bias_brings_output_bias: bool = False
     eagle_config: Mapping[str, bool] | None = None
     feedback_key: str | None = None
     target_width_key: bool = False
+    rope_parameters: bool = False
     nested_config: bool = False
     trained_theta: float | None = None
     added_yarn: tuple[float, int] | None = None

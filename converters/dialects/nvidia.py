@@ -1,6 +1,7 @@
 """NVIDIA's trainers and TensorRT-LLM."""
 
 from converters.dialects.base import (
+    ALWAYS_HEADED,
     FEEDS_RAW,
     NO_PRE_FC_NORM,
     NO_SLOT,
@@ -21,6 +22,8 @@ _MODELOPT_LACKS = (
     | without(NO_SLOT, "fc_bias", "qk_norm")
     | without(NO_WINDOW, "sliding_window")
     | without("its fc reads states of the draft's own width", "target_width")
+    | without("it turns whole heads", "partial_rotary")
+    | without(ALWAYS_HEADED, "no_final_norm")
 )
 
 MODELOPT = Dialect(
@@ -41,6 +44,7 @@ MODELOPT = Dialect(
     added_yarn=(32.0, 2048),
     maps=("d2t",),
     whole_maps=False,
+    counts_ids=True,
     biases="qkvo",
     always=_RAW | {"norm_output": (False, FEEDS_RAW), "double_norm": (True, _TWICE)},
     doubts={
@@ -65,6 +69,7 @@ MODELOPT_2025 = Dialect(
     added_yarn=(32.0, 2048),
     maps=("d2t",),
     whole_maps=False,
+    counts_ids=True,
     biases="qkvo",
     always=_RAW | {"norm_output": (False, FEEDS_RAW)},
     doubts={
@@ -100,25 +105,33 @@ TENSORRT_LLM = Dialect(
     feedback_key="return_hidden_post_norm",
     embeddings="replaced",
     borrowed_head=True,
+    whole_maps=False,
     biases="qkvo",
     always=_RAW,
     lacks=SERVED
     | without(RAW_RESIDUAL, "norm_before_residual")
     | without(NO_SLOT, "qk_norm")
     | without(NO_WINDOW, "sliding_window")
-    | without("it tells whether to apply fc by the width of what it reads", "square_fc"),
+    | without("it tells whether to apply fc by the width of what it reads", "square_fc")
+    | without("no architectures string is known to lead to its class", "latent_attention")
+    | without("it reads none", "yarn_attention_factor", "longrope_attention_factor")
+    | without("it takes the factor from the lengths", "longrope_factor"),
 )
 AUTOMODEL = Dialect(
     name="automodel",
     title="NeMo AutoModel",
     source="NVIDIA-NeMo/Automodel 36044ad3, components/speculative/eagle/draft_llama.py",
     architecture="LlamaEagle3DraftModel",
+    latent_architecture="LlamaEagle3DraftModel",
+    latent_model_type="deepseek_v3",
     first_layer="model.layers.0.",
+    latent_first_layer="model.layers.0.",
     later_layers="model.layers.{i}.",
     prefix="model.",
     embeddings="needed",
     target_width_key=True,
     whole_maps=False,
+    dtype_key="dtype",
     biases="qkvo",
     always=_RAW | {"norm_before_fc": (False, NO_PRE_FC_NORM)},
     lacks=SERVED

@@ -13,7 +13,7 @@ from converters.dialects.safeailab import PLAIN_FLAGS, PLAIN_LACKS
 _RAW = {"norm_before_residual": (False, RAW_RESIDUAL)}
 _TRAINER_LACKS = {
     name: reason for name, reason in PLAIN_LACKS.items() if name not in ("fc_norm", "norm_output")
-} | without("it has no such rotation", "longrope")
+} | without("it has none", "longrope", "yarn_attention_factor")
 
 # `norm_output` changed its meaning: SpecForge up to 0.2.0 (a6b6b023) norms what the head reads
 # where it is true, which is its default, and never feeds a normed state back; from its pull
@@ -57,6 +57,7 @@ SGLANG = Dialect(
     embeddings="replaced",
     tied_head=True,
     borrowed_head=True,
+    latent_counts_ids=True,
     biases="o",
     fc_bias_brings_output_bias=True,
     always=_RAW,
@@ -65,7 +66,6 @@ SGLANG = Dialect(
     | without("its projections have no biases, o_proj's aside", "attention_bias", "mlp_bias")
     | without(NO_SLOT, "qk_norm")
     | without("the window is an option of its server", "sliding_window")
-    | without("a draft without fc is a class of its own there", "last_state_only")
     | without("it tells whether to apply fc by the width of what it reads", "square_fc")
     | without("its class with latent attention has none", "latent_norm_before_fc")
     | without("its class with latent attention has one layer", "latent_layers")
@@ -82,6 +82,7 @@ SGLANG_JAX = Dialect(
     embeddings="unread",
     tied_head=True,
     borrowed_head=True,
+    rope_parameters=True,
     always=PLAIN_FLAGS,
     lacks=PLAIN_LACKS
     | without("it tells whether to apply fc by the width of what it reads", "square_fc")

@@ -1,9 +1,8 @@
 """vLLM, its port to TPUs and its trainer: boundaries at the top of the config."""
 
 from converters.dialects.base import (
-    FEEDS_RAW,
-    NO_PRE_FC_NORM,
     NO_SLOT,
+    NO_WINDOW,
     ONE_LAYER,
     SERVED,
     THREE_STATES,
@@ -40,7 +39,8 @@ TPU_INFERENCE = Dialect(
     numbering="boundary",
     embeddings="own",
     always={name: value for name, value in PLAIN_FLAGS.items() if name != "norm_before_residual"},
-    lacks={name: reason for name, reason in PLAIN_LACKS.items() if name != "norm_before_residual"},
+    lacks={name: reason for name, reason in PLAIN_LACKS.items() if name != "norm_before_residual"}
+    | without("it scales every rotation as Llama 3's", "linear", "dynamic", "yarn", "longrope"),
 )
 _ABSENT = (
     "speculators' class takes false where it is absent, its trainer's command line and vLLM's "
@@ -56,6 +56,7 @@ SPECULATORS = Dialect(
     ids="top",
     embeddings="needed",
     whole_maps=False,
+    dtype_key="dtype",
     biases="qkvo",
     nested_config=True,
     counts_ids=True,
@@ -75,14 +76,15 @@ CONVERTED = Dialect(
     first_layer="layers.0.",
     numbering="boundary",
     ids="top",
-    embeddings="needed",
+    embeddings="shared",
     whole_maps=False,
+    dtype_key="dtype",
     biases="qkvo",
     nested_config=True,
     doubts={"norm_before_residual": _ABSENT},
-    lacks=dict(SPECULATORS.lacks)
-    | without(NO_PRE_FC_NORM, "norm_before_fc", "fc_norm")
-    | without(FEEDS_RAW, "norm_output")
+    lacks={name: reason for name, reason in SPECULATORS.lacks.items() if name != "target_width"}
+    | without("it drops their weights", "norm_before_fc", "fc_norm")
+    | without(NO_WINDOW, "sliding_window")
     | without(THREE_STATES, "num_aux")
     | without(ONE_LAYER, "layers")
     | without(NO_SLOT, "qk_norm"),

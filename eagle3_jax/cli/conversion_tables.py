@@ -5,6 +5,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from converters.conversion import Fitted
@@ -13,7 +14,7 @@ from converters.drafts import OpenDraft
 from converters.writing import Row, weights_dtype
 from eagle3_jax.cli.lines import print_lines
 
-_NOTHING = "-"
+_NOTHING, _WIDEST = "-", 4096
 
 
 def print_conversion(
@@ -36,7 +37,7 @@ def print_conversion(
             row.dtype,
             row.reason or ("" if row.fate in ("written", "renamed") else row.fate),
         )
-    console.print(table)
+    _show(console, table)
     boundaries = fitted.draft.boundaries
     lines = {
         "read": f"{source}, {draft.dialect.title}: {'; '.join(draft.evidence)}",
@@ -83,13 +84,13 @@ def print_draft(console: Console, told: dict[str, Any]) -> None:
     table = _table("knob", "value", "source")
     for name, knob in told["knobs"].items():
         table.add_row(name, _word(knob["value"]), knob["source"])
-    console.print(table)
+    _show(console, table)
     table = _table("framework", "layer ids", "stated in")
     for capture in told["captures"]:
         ids = _NOTHING if capture["ids"] is None else str(capture["ids"])
         unfit = " (not this draft's)" if capture["fits"] is False else ""
         table.add_row(capture["dialect"], ids, capture["place"] + unfit)
-    console.print(table)
+    _show(console, table)
     vocabulary = told["vocabulary"]
     capture = "unknown" if told["boundaries"] is None else f"boundaries {told['boundaries']}"
     lines = {
@@ -116,7 +117,7 @@ def print_differences(
     table = _table("", str(one), str(other))
     for what, first, second in rows:
         table.add_row(what, _word(first), _word(second))
-    console.print(table)
+    _show(console, table)
 
 
 def _table(*columns: str) -> Table:
@@ -124,6 +125,14 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def _show(console: Console, table: Table) -> None:
+    """Print a table; where no terminal sets a width, none of its words is broken."""
+    if not console.is_terminal:
+        needed = Measurement.get(console, console.options.update_width(_WIDEST), table).maximum
+        console.width = max(console.width, needed)
+    console.print(table)
 
 
 def _word(value: Any) -> str:

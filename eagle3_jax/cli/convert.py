@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 from tyro.conf import Positional, arg
 
-from eagle3_jax.cli.drafts import NATIVE, ReadingOptions
+from eagle3_jax.cli.drafts import NATIVE, NATIVE_CONFIG, ReadingOptions
 from eagle3_jax.cli.manners import FINE, near, people_console, require_destination, write_result
+from eagle3_jax.errors import InputError
 
 _LONGEST = 2048  # what transformers' LlamaConfig takes where a config says nothing
 
@@ -38,6 +39,7 @@ class Convert(ReadingOptions):
         from eagle3_jax.cli.progress import progress
 
         source, destination = near(self.source), near(self.destination)
+        self._require_room(source, destination)
         reader = dialect_of(self.to)
         target = self.open_target()
         draft = open_any(source, self.reading(target))
@@ -77,3 +79,22 @@ class Convert(ReadingOptions):
         }
         write_result(self.json, result)
         return FINE
+
+    def _require_room(self, source: Path, destination: Path) -> None:
+        """Refuse to replace what the draft is made of, or what is no draft."""
+        place = destination.resolve()
+        if place in source.resolve().parents:
+            raise InputError(f"{destination}: holds the source {source}, expected another place")
+        if self.target is not None:
+            target = self.target.resolve()
+            if place == target or place in target.parents:
+                raise InputError(
+                    f"{destination}: holds the target {near(self.target)}, expected another place"
+                )
+        if not self.overwrite or not place.is_dir() or not any(place.iterdir()):
+            return
+        if not any((place / name).exists() for name in ("config.json", NATIVE_CONFIG)):
+            raise InputError(
+                f"{destination}: holds neither config.json nor {NATIVE_CONFIG}, expected a draft "
+                "to replace"
+            )

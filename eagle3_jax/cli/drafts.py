@@ -1,19 +1,20 @@
 """Drafts of every form, for commands: options that say how one is read, and the native form."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import UseAppendAction, arg
 
-from converters.conversion import Fitted
-from converters.drafts import OpenDraft, Reading, open_draft, read_whole
-from converters.files import whole_directory
-from converters.ledger import parse_settings
-from converters.targets import OpenTarget, open_target
-from converters.vocab_files import read_mapping
 from eagle3_jax.cli.manners import Options, near
 from eagle3_jax.errors import InputError
+
+if TYPE_CHECKING:  # `--help` of every command imports this module
+    from converters.conversion import Fitted
+    from converters.drafts import OpenDraft, Reading
+    from converters.targets import OpenTarget
 
 _DIGITS = 10  # that no number of layers or slots has
 NATIVE, NATIVE_CONFIG = "native", "draft.json"
@@ -48,6 +49,10 @@ class ReadingOptions(Options):
         Raises:
             InputError: when an option is no such thing, or two contradict each other.
         """
+        from converters.drafts import Reading
+        from converters.ledger import parse_settings
+        from converters.vocab_files import read_mapping
+
         layers = self.target_layers
         if layers is not None and layers < 1:
             raise InputError(f"--target-layers is {layers}, expected a positive number")
@@ -74,6 +79,8 @@ class ReadingOptions(Options):
         Raises:
             InputError: when there is no target.
         """
+        from converters.targets import open_target
+
         return None if self.target is None else open_target(near(self.target))
 
 
@@ -95,6 +102,8 @@ def open_any(directory: Path, reading: Reading) -> OpenDraft:
     Raises:
         InputError: when it holds no EAGLE-3 draft, or its parts do not fit together.
     """
+    from converters.drafts import open_draft
+
     native = (directory / NATIVE_CONFIG).exists()
     if reading.dialect != NATIVE and not native:
         return open_draft(directory, reading)
@@ -103,7 +112,9 @@ def open_any(directory: Path, reading: Reading) -> OpenDraft:
             f"{directory}: holds {NATIVE_CONFIG}, so it is a native draft, expected no --from"
         )
     if reading.settings or reading.mapping is not None:
-        raise InputError(f"{directory}: a native draft says everything, expected no --set")
+        raise InputError(
+            f"{directory}: a native draft says everything, expected no --set and no --vocab-mapping"
+        )
     return _open_native(directory, reading)
 
 
@@ -113,6 +124,8 @@ def write_native(directory: Path, fitted: Fitted, *, overwrite: bool) -> None:
     Raises:
         InputError: when the directory exists.
     """
+    from converters.drafts import read_whole
+    from converters.files import whole_directory
     from eagle3_jax.checkpoints import Checkpoint, write_checkpoint
 
     draft = fitted.draft
@@ -135,7 +148,7 @@ def write_native(directory: Path, fitted: Fitted, *, overwrite: bool) -> None:
 def _open_native(directory: Path, reading: Reading) -> OpenDraft:
     from converters.captures import require_boundaries
     from converters.dialects import dialect_of
-    from converters.drafts import require_fitting
+    from converters.drafts import OpenDraft, require_fitting
     from converters.trees import to_tensors
     from eagle3_jax.checkpoints import read_checkpoint
 

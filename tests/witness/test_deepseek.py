@@ -1,7 +1,5 @@
 """Our multi-head latent attention against transformers' DeepseekV3Attention, float32."""
 
-import json
-import subprocess
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.witness_env import python_of
 from converters.ropes import read_rope
 from converters.trees import to_tree
 from eagle3_jax.config import LatentAttentionConfig
@@ -18,7 +15,8 @@ from eagle3_jax.layers import LatentAttention
 from eagle3_jax.ops import visible
 from eagle3_jax.rope import rotation, score_factor
 from eagle3_jax.structs import View
-from tests.witness.conftest import COLUMNS, SCRIPTS, YARN
+from tests.witness.cases import COLUMNS, YARN
+from tests.witness.frameworks import run_script
 
 pytestmark = pytest.mark.witness
 
@@ -107,16 +105,7 @@ def deepseek_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     for name, tensors in inputs.items():
         save_file(tensors, folder / f"{name}.inputs.safetensors")
     job = [{"name": name, "config": case} for name, case in knobs.items()]
-    (folder / "job.json").write_text(json.dumps(job))
-    script = SCRIPTS / "run_deepseek.py"
-    done = subprocess.run(
-        [str(python_of("speculators")), "-I", str(script), str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.fail(f"{script.name} ended with {done.returncode}: {done.stderr[-2000:]}")
+    run_script("speculators", "run_deepseek.py", folder, job)
     return Run(
         knobs, inputs, {name: load_file(folder / f"{name}.out.safetensors") for name in knobs}
     )
