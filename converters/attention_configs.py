@@ -64,6 +64,10 @@ def _heads(evidence: Evidence) -> int:
 
 def _latent(evidence: Evidence) -> LatentAttentionConfig:
     heads, where = _heads(evidence), evidence.keys.where
+    if not read_flag(evidence.keys.values, "rope_interleave", where, default=True):
+        raise InputError(
+            f"{where}: rope_interleave is false, expected true: latent attention turns neighbours"
+        )
     kv_rank = evidence.length(_ATTENTION + "kv_a_layernorm.weight")
     down, _ = evidence.shape(_ATTENTION + "kv_a_proj_with_mqa.weight")
     query, query_rank = "q_proj.weight", None

@@ -20,6 +20,7 @@ _DECIDE = frozenset(
         "hidden_size",
         "intermediate_size",
         "kv_lora_rank",
+        "logit_scale",
         "layer_types",
         "max_position_embeddings",
         "mlp_bias",
@@ -37,6 +38,7 @@ _DECIDE = frozenset(
         "qk_nope_head_dim",
         "qk_rope_head_dim",
         "rms_norm_eps",
+        "rope_interleave",
         "rope_parameters",
         "rope_scaling",
         "rope_theta",
@@ -59,24 +61,25 @@ _DECIDE_NESTED = frozenset(
 _IGNORED = frozenset(
     """
     _attn_implementation _attn_implementation_autoset _name_or_path _torchspec_version
-    add_cross_attention architectures attention_dropout attn_implementation auto_map
-    aux_loss_alpha bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
-    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype
-    early_stopping embed_requires_grad encoder_no_repeat_ngram_size eos_token_id ep_size
-    exponential_decay_length_penalty finetuning_task first_k_dense_replace
-    forced_bos_token_id forced_eos_token_id has_no_defaults_at_init id2label
-    initializer_range intermediate_size_mlp is_decoder is_encoder_decoder label2id
-    length_penalty max_length max_window_layers min_length modal_type model_type
-    moe_intermediate_size moe_layer_freq n_group n_routed_experts n_shared_experts
-    no_repeat_ngram_size norm_topk_prob num_beam_groups num_beams num_experts_per_tok
-    num_nextn_predict_layers num_return_sequences output_attentions output_hidden_states
-    output_scores pad_token_id prefix pretraining_tp problem_type prune_heads pruned_heads
-    qk_head_dim remove_invalid_values repetition_penalty return_dict return_dict_in_generate
-    rope_interleave routed_scaling_factor scoring_func sep_token_id seq_aux
-    speculators_model_type speculators_version suppress_tokens target_model_type
-    task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class
-    top_k top_p topk_group topk_method torch_dtype torchscript torchspec_version
-    transformers_version typical_p use_bfloat16 use_cache
+    add_cross_attention architectures attention_dropout attn_implementation audio_token_id
+    auto_map aux_loss_alpha bad_words_ids begin_suppress_tokens bos_token_id
+    chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id
+    diversity_penalty do_sample dtype early_stopping embed_requires_grad
+    encoder_no_repeat_ngram_size eos_token_id ep_size exponential_decay_length_penalty
+    finetuning_task first_k_dense_replace forced_bos_token_id forced_eos_token_id
+    has_no_defaults_at_init id2label image_token_id initializer_range intermediate_size_mlp
+    is_decoder is_encoder_decoder label2id length_penalty max_length max_window_layers
+    min_length modal_type model_type moe_intermediate_size moe_layer_freq n_group
+    n_routed_experts n_shared_experts no_repeat_ngram_size norm_topk_prob num_beam_groups
+    num_beams num_experts_per_tok num_nextn_predict_layers num_return_sequences
+    output_attentions output_hidden_states output_scores pad_token_id prefix pretraining_tp
+    problem_type prune_heads pruned_heads qk_head_dim remove_invalid_values
+    repetition_penalty return_dict return_dict_in_generate
+    routed_scaling_factor scoring_func sep_token_id seq_aux speculators_model_type
+    speculators_version suppress_tokens target_model_type task_specific_params temperature
+    tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p topk_group topk_method
+    torch_dtype torchscript torchspec_version transformers_version typical_p use_bfloat16
+    use_cache video_token_id vision_end_token_id vision_start_token_id
     """.split()  # noqa: SIM905  # a hundred quoted lines would be harder to read
 )
 _IGNORED_NESTED = frozenset(
@@ -152,6 +155,8 @@ def read_keys(raw: dict[str, Any], where: str, allowed: Collection[str] = ()) ->
     )
     if (values.get("hidden_act") or "silu") != "silu":
         raise InputError(f"{where}: hidden_act is {values['hidden_act']!r}, expected 'silu'")
+    if values.get("logit_scale") not in (None, 1):
+        raise InputError(f"{where}: logit_scale is {values['logit_scale']!r}, expected 1")
     steps = nested.get("parallel_draft_step")
     if steps not in (None, 1):
         raise InputError(

@@ -105,6 +105,7 @@ def fit(
     _settle_embeddings(changes, dialect, where, allowed, target)
     boundaries = _settle_boundaries(draft, changes, dialect, where, allowed, target)
     _require_map(draft, dialect, where)
+    name = _target_name(draft, changes, dialect, target)
     fitted = draft._replace(
         config=changes.config,
         tensors=changes.tensors,
@@ -112,8 +113,24 @@ def fit(
         boundaries=boundaries,
         dialect=dialect,
         max_positions=max_positions,
+        target_name=name,
     )
     return Fitted(fitted, tuple(changes.notes), changes.dropped, changes.added)
+
+
+def _target_name(
+    draft: OpenDraft, changes: _Changes, dialect: Dialect, target: OpenTarget | None
+) -> str | None:
+    """Where the target is found, for a config that names it."""
+    name = draft.target_name
+    if name is None and target is not None:
+        name = str(target.directory)
+    if name is None and dialect.nested_config:
+        changes.notes.append(
+            "verifier.name_or_path is unknown and null: speculators looks the target up by it, and "
+            "ends with an error (--target with the target's directory fills it in)"
+        )
+    return name
 
 
 def written_tensors(draft: OpenDraft) -> dict[str, Tensor]:

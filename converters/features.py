@@ -167,6 +167,14 @@ FEATURES: dict[str, Feature] = {
     "yarn_attention_factor": Feature(
         "YaRN's attention_factor", _scaling_sets(YarnScaling, "attention_factor")
     ),
+    "lone_mscale": Feature(
+        "YaRN's mscale without mscale_all_dim",
+        lambda c, _: (
+            isinstance(c.rope.scaling, YarnScaling)
+            and c.rope.scaling.mscale is not None
+            and not c.rope.scaling.mscale_all_dim
+        ),
+    ),
     "longrope_attention_factor": Feature(
         "LongRoPE's attention_factor", _scaling_sets(LongRopeScaling, "attention_factor")
     ),

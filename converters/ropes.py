@@ -20,6 +20,8 @@ from eagle3_jax.errors import InputError
 
 DEFAULT_THETA = 10000.0
 _PLAIN = ("default", "mrope")  # mrope with text positions turns exactly as the plain form
+# What YaRN without them comes to (transformers `_compute_yarn_parameters`).
+_DEFAULT_MSCALES = {"mscale": 1.0, "mscale_all_dim": 0.0}
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _KEYS: dict[str, tuple[set[str], set[str]]] = {  # type -> (required, optional) further keys
     "default": (set(), set()),
@@ -82,14 +84,21 @@ def read_rope(config: dict[str, Any], where: str) -> RopeConfig:
         raise InputError(f"{where}: {error}") from None
 
 
-def write_rope(rope: RopeConfig) -> dict[str, Any]:
+def write_rope(rope: RopeConfig, *, spelled: bool = False) -> dict[str, Any]:
     """Config keys that say the same to every reader: theta on top, scaling apart.
+
+    Args:
+        rope: base, share and scaling.
+        spelled: write what YaRN's mscale and mscale_all_dim are by default, too.
 
     Returns:
         `rope_theta`, `rope_scaling` (`None` for the plain form) and, where the head is rotated
         in part, `partial_rotary_factor`.
     """
-    keys: dict[str, Any] = {"rope_theta": rope.theta, "rope_scaling": _written(rope.scaling)}
+    keys: dict[str, Any] = {
+        "rope_theta": rope.theta,
+        "rope_scaling": _written(rope.scaling, spelled),
+    }
     if rope.partial != 1.0:
         keys["partial_rotary_factor"] = rope.partial
     return keys
@@ -174,10 +183,12 @@ def _scaling(
                 read_integer(nested, "original_max_position_embeddings", where),
             )
         case "yarn":
+            mscales = given("mscale", "mscale_all_dim")
             return YarnScaling(
                 number("factor"),
                 _original(nested, config, where),
-                **given("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor"),
+                **given("beta_fast", "beta_slow", "attention_factor"),
+                **(mscales if mscales != _DEFAULT_MSCALES else {}),
                 truncate=read_flag(nested, "truncate", where, default=True),
             )
         case "longrope":
@@ -206,7 +217,7 @@ def _divisors(nested: dict[str, Any], key: str, where: str) -> tuple[float, ...]
     return tuple(map(float, values))
 
 
-def _written(scaling: RopeScaling | None) -> dict[str, Any] | None:
+def _written(scaling: RopeScaling | None, spelled: bool) -> dict[str, Any] | None:
     match scaling:
         case None:
             return None
@@ -232,6 +243,8 @@ def _written(scaling: RopeScaling | None) -> dict[str, Any] | None:
                 "mscale_all_dim": scaling.mscale_all_dim,
                 "attention_factor": scaling.attention_factor,
             }
+            if spelled and scaling.mscale is None and scaling.mscale_all_dim is None:
+                optional |= _DEFAULT_MSCALES
             return {
                 "rope_type": "yarn",
                 "factor": scaling.factor,

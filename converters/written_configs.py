@@ -73,7 +73,7 @@ def write_config(
         "max_position_embeddings": around.max_positions,
         "rms_norm_eps": c.rms_norm_eps,
         "hidden_act": "silu",
-        **write_rope(c.rope),
+        **write_rope(c.rope, spelled=dialect.spelled_yarn),
         "bias": c.fc_bias,
         "attention_bias": _attention_bias(c, dialect),
         "mlp_bias": c.mlp_bias,

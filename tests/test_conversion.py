@@ -688,3 +688,39 @@ def test_sglangs_flags_of_biases(tmp_path, fc_bias, output_bias, flags):
     assert (config["bias"], config["attention_bias"]) == flags
     held = load_file(tmp_path / "draft/model.safetensors").keys()
     assert ("midlayer.self_attn.o_proj.bias" in held) == (fc_bias or output_bias)
+
+
+# What a trainer's own loader asks of a config
+
+
+@pytest.mark.parametrize("dialect", ["specforge", "specforge-0.2", "sglang"])
+def test_specforge_is_told_what_yarn_takes_by_default(tmp_path, dialect):
+    draft = draft_of(rope=RopeConfig(scaling=YarnScaling(4.0, 16)))
+    save_draft(tmp_path / "draft", draft, max_positions=MAX_POSITIONS, dialect=dialect)
+    written = json.loads((tmp_path / "draft/config.json").read_text())["rope_scaling"]
+    mscales = {name: written[name] for name in ("mscale", "mscale_all_dim") if name in written}
+    assert mscales == ({} if dialect == "sglang" else {"mscale": 1.0, "mscale_all_dim": 0.0})
+    assert open_draft(tmp_path / "draft").config == draft.config
+
+
+def test_specforge_divides_by_an_mscale_that_others_pass_over():
+    draft = opened(rope=RopeConfig(scaling=YarnScaling(4.0, 16, mscale=0.7)))
+    told = "there: specforge has no place for YaRN's mscale without mscale_all_dim: "
+    with refused(f"{told}it divides by mscale alone"):
+        fitted(draft, "specforge")
+    assert fitted(draft, "sglang").draft.config == draft.config
+
+
+def test_speculators_is_told_where_the_target_is(tmp_path, target):
+    draft = opened(embeddings=True)
+    nameless = fitted(draft, "speculators")
+    assert nameless.draft.target_name is None
+    assert any(note.startswith("verifier.name_or_path is unknown") for note in nameless.notes)
+    named = fitted(draft, "speculators", target=target())
+    assert not any("verifier" in note for note in named.notes)
+    write_draft(tmp_path / "draft", named)
+    written = json.loads((tmp_path / "draft/config.json").read_text())
+    assert written["speculators_config"]["verifier"]["name_or_path"] == str(tmp_path / "target")
+    assert open_draft(tmp_path / "draft").target_name == str(tmp_path / "target")
+    again = draft._replace(target_name="org/model")
+    assert fitted(again, "speculators", target=target()).draft.target_name == "org/model"

@@ -55,6 +55,7 @@ class Dialect:
         feedback_key: what that calls `norm_output`, where it does.
         target_width_key: `target_hidden_size` is written where it is the draft's width, too.
         rope_parameters: it needs that key of transformers 5, whichever of them loads the config.
+        spelled_yarn: it has no defaults for YaRN's mscale and mscale_all_dim.
         nested_config: the decoder layer's keys stand in `transformer_layer_config`.
         trained_theta: the RoPE base that it trains with whatever a config says.
         added_yarn: factor and original length of a YaRN scaling that its export adds.
@@ -97,6 +98,7 @@ class Dialect:
     feedback_key: str | None = None
     target_width_key: bool = False
     rope_parameters: bool = False
+    spelled_yarn: bool = False
     nested_config: bool = False
     trained_theta: float | None = None
     added_yarn: tuple[float, int] | None = None

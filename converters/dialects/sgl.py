@@ -11,9 +11,11 @@ from converters.dialects.base import (
 from converters.dialects.safeailab import PLAIN_FLAGS, PLAIN_LACKS
 
 _RAW = {"norm_before_residual": (False, RAW_RESIDUAL)}
-_TRAINER_LACKS = {
-    name: reason for name, reason in PLAIN_LACKS.items() if name not in ("fc_norm", "norm_output")
-} | without("it has none", "longrope", "yarn_attention_factor")
+_TRAINER_LACKS = (
+    {name: reason for name, reason in PLAIN_LACKS.items() if name not in ("fc_norm", "norm_output")}
+    | without("it has none", "longrope", "yarn_attention_factor")
+    | without("it divides by mscale alone", "lone_mscale")
+)
 
 # `norm_output` changed its meaning: SpecForge up to 0.2.0 (a6b6b023) norms what the head reads
 # where it is true, which is its default, and never feeds a normed state back; from its pull
@@ -25,6 +27,7 @@ SPECFORGE = Dialect(
     architecture="LlamaForCausalLMEagle3",
     ids="eagle_config",
     eagle_config={},
+    spelled_yarn=True,
     embeddings="replaced",
     always=_RAW | {"norm_before_fc": (False, NO_PRE_FC_NORM)},
     lacks=_TRAINER_LACKS,
@@ -36,6 +39,7 @@ SPECFORGE_OLD = Dialect(
     architecture=SPECFORGE.architecture,
     ids="eagle_config",
     eagle_config={},
+    spelled_yarn=True,
     embeddings="replaced",
     always=SPECFORGE.always,
     lacks={name: why for name, why in _TRAINER_LACKS.items() if name != "no_final_norm"}

@@ -242,10 +242,17 @@ def describe_specforge(run: Run) -> DraftConfig:
 
 
 def forward(run: Run, config: DraftConfig) -> Steps:
-    """Our forward of a run's draft, as it was drawn, on its inputs."""
-    outside = OUTSIDE_THE_TREE if config.final_norm else (*OUTSIDE_THE_TREE, "norm.weight")
-    own = {name: tensor for name, tensor in run.weights.items() if name not in outside}
-    return take_steps(config, to_tree(own), run.weights["embed_tokens.weight"], run.inputs)
+    """Our forward of a run's draft, as it was drawn, on its inputs; computed once."""
+    key = (run.folder, run.name, config)
+    if key not in _forwards:
+        outside = OUTSIDE_THE_TREE if config.final_norm else (*OUTSIDE_THE_TREE, "norm.weight")
+        own = {name: tensor for name, tensor in run.weights.items() if name not in outside}
+        table = run.weights["embed_tokens.weight"]
+        _forwards[key] = take_steps(config, to_tree(own), table, run.inputs)
+    return _forwards[key]
+
+
+_forwards: dict[tuple[Path, str, DraftConfig], Steps] = {}
 
 
 def take_steps(

