@@ -712,15 +712,15 @@ def test_specforge_divides_by_an_mscale_that_others_pass_over():
 
 
 def test_speculators_is_told_where_the_target_is(tmp_path, target):
-    draft = opened(embeddings=True)
+    draft, place = opened(embeddings=True), target()
     nameless = fitted(draft, "speculators")
     assert nameless.draft.target_name is None
     assert any(note.startswith("verifier.name_or_path is unknown") for note in nameless.notes)
-    named = fitted(draft, "speculators", target=target())
+    named = fitted(draft, "speculators", target=place)
     assert not any("verifier" in note for note in named.notes)
     write_draft(tmp_path / "draft", named)
     written = json.loads((tmp_path / "draft/config.json").read_text())
     assert written["speculators_config"]["verifier"]["name_or_path"] == str(tmp_path / "target")
     assert open_draft(tmp_path / "draft").target_name == str(tmp_path / "target")
     again = draft._replace(target_name="org/model")
-    assert fitted(again, "speculators", target=target()).draft.target_name == "org/model"
+    assert fitted(again, "speculators", target=place).draft.target_name == "org/model"
