@@ -19,6 +19,7 @@ def batches(
     *,
     slots: tuple[int, ...],
     table: np.ndarray | None = None,
+    last: int | None = None,
     columns: int = 4096,
     bucket: int = 64,
 ) -> Iterator[Features]:
@@ -28,6 +29,7 @@ def batches(
         documents: in any order; they are held back until a batch of their length is full.
         slots: which stored states feed the draft, in which order.
         table: `[V,D]` token embeddings; by default each document's own (boundary 0).
+        last: the slot of the target's last state, where that is wanted, too.
         columns: rows times length of a batch, about; at least one row.
         bucket: lengths are rounded up to a multiple of it.
 
@@ -37,18 +39,22 @@ def batches(
     Raises:
         ValueError: when a document has no embeddings and no table is given.
     """
-    waiting: dict[int, list[Document]] = defaultdict(list)
-    for document in documents:
-        length = -(-len(document.ids) // bucket) * bucket
-        held = waiting[length]
-        held.append(document)
-        if len(held) == _rows(columns, length):
-            yield stack(held, slots=slots, table=table, length=length, rows=len(held))
-            waiting[length] = []
-    for length, held in sorted(waiting.items()):
-        if held:
-            rows = _rows(columns, length)
-            yield stack(held, slots=slots, table=table, length=length, rows=rows)
+    waiting: dict[int, list[tuple[int, Document]]] = defaultdict(list)
+
+    def full(length: int) -> Features:
+        numbers, held = zip(*waiting.pop(length), strict=True)
+        rows = _rows(columns, length)
+        features = stack(list(held), slots=slots, table=table, last=last, length=length, rows=rows)
+        absent = (-1,) * (rows - len(numbers))
+        return features._replace(document=jnp.asarray(numbers + absent, jnp.int32))
+
+    for number, document in enumerate(documents):
+        length = max(-(-len(document.ids) // bucket), 1) * bucket
+        waiting[length].append((number, document))
+        if len(waiting[length]) == _rows(columns, length):
+            yield full(length)
+    for length in sorted(waiting):
+        yield full(length)
 
 
 def stack(
@@ -58,6 +64,7 @@ def stack(
     table: np.ndarray | None,
     length: int,
     rows: int,
+    last: int | None = None,
 ) -> Features:
     """Some documents as one batch of `rows` x `length`; see `batches`."""
     first = documents[0]
@@ -74,7 +81,21 @@ def stack(
         embeddings[row, :size] = vectors
         answer[row, :size] = document.answer
         valid[row, :size] = True
-    return Features(*map(jnp.asarray, (ids, aux, embeddings, answer, valid)))
+    number = np.where(np.arange(rows) < len(documents), np.arange(rows), -1).astype(np.int32)
+    parts = (ids, aux, embeddings, answer, valid, number)
+    return Features(*map(jnp.asarray, parts), _last(documents, last, rows, length))
+
+
+def _last(
+    documents: list[Document], slot: int | None, rows: int, length: int
+) -> jnp.ndarray | None:
+    if slot is None:
+        return None
+    states = documents[0].states
+    found = np.zeros((rows, length, states.shape[2]), states.dtype)
+    for row, document in enumerate(documents):
+        found[row, : len(document.ids)] = document.states[:, slot]
+    return jnp.asarray(found)
 
 
 def _rows(columns: int, length: int) -> int:

@@ -2,18 +2,34 @@
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import DraftConfig
+from eagle3_jax.heads import Teacher, rank, rank_and_agree, teach
 from eagle3_jax.metrics import Counts, count
-from eagle3_jax.rollout import greedy_ids, unroll
+from eagle3_jax.ops import due_at, read_at, rms_norm
+from eagle3_jax.rollout import unroll
 from eagle3_jax.structs import DraftStep, Features
 from eagle3_jax.vocab import VocabMap
+
+
+class TargetHead(NamedTuple):
+    """What of a target makes logits of its last states.
+
+    Attributes:
+        kernel: `[Dt,V]`.
+        norm: `[Dt]`, the final norm's weight; `None` where the states are stored after it.
+        eps: of that norm.
+    """
+
+    kernel: Float[Array, "Dt V"]
+    norm: Float[Array, " Dt"] | None
+    eps: float
 
 
 def evaluate(
@@ -24,9 +40,10 @@ def evaluate(
     batches: Iterable[Features],
     *,
     steps: int,
+    head: TargetHead | None = None,
     on_batch: Callable[[Features], None] | None = None,
 ) -> Counts:
-    """Count right predictions under teacher forcing, against the text's own ids.
+    """Count right predictions under teacher forcing, against the text's ids or the target's choice.
 
     Args:
         config: the draft's.
@@ -35,26 +52,32 @@ def evaluate(
         vocab: the draft vocabulary.
         batches: the features; one compilation for each of their shapes.
         steps: K.
+        head: of the target: what is due is then its likeliest token, and agreement is counted;
+            the features need its last states.
         on_batch: called after each batch (progress).
 
     Returns:
-        Counts over all batches, as NumPy integers.
+        Counts of each document, `[n,K]`, in the order of their numbers.
 
     Raises:
         ValueError: when there is no batch, or its states do not fit the draft.
     """
-    target_ids, in_draft = jnp.asarray(vocab.target_ids), jnp.asarray(vocab.in_draft)
-    total: Counts | None = None
+    draft_ids, target_ids = jnp.asarray(vocab.draft_ids()), jnp.asarray(vocab.target_ids)
+    spoken = None if head is None else head.kernel[:, target_ids]
+    found: list[Counts] = []
+    numbers: list[np.ndarray] = []
     for features in batches:
-        found = _counted(config, steps, params, kernel, target_ids, in_draft, features)
-        # Summed on the host in 64 bits: counts of a large shard outgrow int32.
-        exact = Counts(*(np.asarray(part, np.int64) for part in found))
-        total = exact if total is None else total + exact
+        counts = _counted(config, steps, params, kernel, draft_ids, head, spoken, features)
+        number = np.asarray(features.document)
+        rows = np.flatnonzero(number >= 0)
+        numbers.append(number[rows])
+        found.append(Counts(*(np.asarray(part)[rows] for part in counts)))
         if on_batch is not None:
             on_batch(features)
-    if total is None:
+    if not found:
         raise ValueError("found no document, expected at least one")
-    return total
+    order = np.argsort(np.concatenate(numbers), kind="stable")
+    return Counts(*(np.concatenate(parts)[order] for parts in zip(*found, strict=True)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -63,20 +86,49 @@ def _counted(
     steps: int,
     params: dict[str, Any],
     kernel: Float[Array, "D W"],
-    target_ids: Int[Array, " W"],
-    in_draft: Bool[Array, " V"],
+    draft_ids: Int[Array, " V"],
+    head: TargetHead | None,
+    spoken: Float[Array, "Dt W"] | None,
     features: Features,
 ) -> Counts:
-    def predict(_: Int[Array, ""] | int, step: DraftStep) -> Int[Array, "B T"]:
-        return greedy_ids(step.head_input, kernel, target_ids)
+    teacher = None if head is None else _teacher(head, features)
 
-    predicted = unroll(
+    def due(step: Int[Array, ""] | int) -> Int[Array, "B T"]:
+        """The draft id that is due, below 0 where the draft cannot say it."""
+        if teacher is None:
+            return draft_ids[due_at(features.ids, step)]
+        return draft_ids[read_at(teacher.best, step)]
+
+    def read(number: Int[Array, ""] | int, step: DraftStep) -> tuple[Array, Array, Array]:
+        ids = due(number)
+        if teacher is None or spoken is None:
+            ranks = rank(step.head_input, kernel, ids)
+            return ranks, ids >= 0, jnp.zeros(ids.shape, jnp.float32)
+        at = Teacher(
+            read_at(teacher.state, number),
+            teacher.kernel,
+            teacher.best,
+            read_at(teacher.normaliser, number),
+        )
+        ranks, shared = rank_and_agree(step.head_input, kernel, ids, at, spoken)
+        return ranks, ids >= 0, shared
+
+    ranks, covered, shared = unroll(
         config,
         params,
         features.aux.astype(kernel.dtype),
         features.embeddings.astype(kernel.dtype),
         steps=steps,
-        read=predict,
+        read=read,
         valid=features.valid,
     )
-    return count(predicted, features.ids, features.answer, in_draft)
+    return count(ranks, covered, features.answer, shared)
+
+
+def _teacher(head: TargetHead, features: Features) -> Teacher:
+    if features.last is None:
+        raise ValueError("the features hold no last state of the target, expected one")
+    state = features.last.astype(head.kernel.dtype)
+    if head.norm is not None:
+        state = rms_norm(state, head.norm, head.eps)
+    return teach(state, head.kernel)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from eagle3_jax.attention import attend, write_branch, write_context
 from eagle3_jax.config import (
     AttentionConfig,
     DraftConfig,
@@ -17,7 +18,7 @@ from eagle3_jax.config import (
     RopeConfig,
     TargetConfig,
 )
-from eagle3_jax.ops import attend, rms_norm, rotate, write_branch, write_context
+from eagle3_jax.ops import rms_norm, rotate
 from eagle3_jax.rope import score_factor
 from eagle3_jax.structs import KV, Memory, Rotation, View
 
@@ -90,9 +91,7 @@ class Attention(nn.Module):
             query, key = self.q_norm(query), self.k_norm(key)
         query = rotate(query, rotation)
         new = KV(rotate(key, rotation).swapaxes(1, 2), value.swapaxes(1, 2))
-        mixed, memory = _attend_and_remember(
-            query, new, memory, view, c.head_dim**-0.5, c.sliding_window
-        )
+        mixed, memory = _attend_and_remember(query, new, memory, view, c.head_dim**-0.5)
         return self.o_proj(mixed), memory
 
 
@@ -157,7 +156,7 @@ class LatentAttention(nn.Module):
 
         new = KV(key.swapaxes(1, 2), value.swapaxes(1, 2))
         scale = c.head_dim**-0.5 * score_factor(self.rope)
-        mixed, memory = _attend_and_remember(query, new, memory, view, scale, c.sliding_window)
+        mixed, memory = _attend_and_remember(query, new, memory, view, scale)
         return self.o_proj(mixed), memory
 
 
@@ -176,12 +175,10 @@ def _attend_and_remember(
     memory: Memory | None,
     view: View,
     scale: float,
-    window: int | None,
 ) -> tuple[Float[Array, "B T NHv"], Memory]:
     """Put the new keys where the view says, attend, and lay the heads side by side."""
     memory = _remember(memory, new, view)
-    branch = None if view.slot is None else memory.branch
-    mixed = attend(query, memory.context, view.context_mask, branch, view.slot, scale, window)
+    mixed = attend(query, memory.context, memory.branch, view, scale)
     return mixed.reshape(*mixed.shape[:2], -1), memory
 
 

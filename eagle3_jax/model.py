@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.layers import DecoderLayer, Mlp, RMSNorm, attention_of
-from eagle3_jax.ops import visible
 from eagle3_jax.rope import rotation
 from eagle3_jax.structs import KV, DraftStep, Memory, Rotation, View
 
@@ -113,13 +112,9 @@ class Drafter(nn.Module):
                 f"aux states have width {aux.shape[-1]}, expected {self.config.aux_width}: "
                 f"{max(self.config.num_aux, 1)} x {self.config.target_hidden_size}"
             )
-        columns = embeddings.shape[1]
-        first = jnp.zeros(embeddings.shape[0], jnp.int32) if start is None else start
-        slots = first[:, None] + jnp.arange(columns)
-        length = columns if memory is None else memory[0].context.keys.shape[2]
-        window = self.config.attention.sliding_window
-        mask = visible(slots, length, window=window, key_valid=valid)
-        return self._step(embeddings, self.fuse(aux), positions, memory, View(mask, start))
+        slots = None if start is None else start[:, None] + jnp.arange(embeddings.shape[1])
+        view = View(slots, self.config.attention.sliding_window, key_valid=valid, start=start)
+        return self._step(embeddings, self.fuse(aux), positions, memory, view)
 
     def extend(
         self,

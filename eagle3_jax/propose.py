@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.layers import apply
 from eagle3_jax.model import Drafter, empty_memory
-from eagle3_jax.ops import visible
 from eagle3_jax.structs import DraftStep, Memory, View
 
 
@@ -66,8 +65,6 @@ def draft_one(
         memory: the cache.
         slot: the first free slot of each row.
     """
-    room = memory[0].context.keys.shape[2]
-    mask = visible(slot[:, None], room, window=config.attention.sliding_window)
     step: DraftStep = apply(
         Drafter(config),
         params,
@@ -75,7 +72,7 @@ def draft_one(
         state,
         slot[:, None],
         memory,
-        View(mask, start=slot),
+        View(slot[:, None], config.attention.sliding_window, start=slot),
         method="extend",
     )
     return step

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.layers import apply
 from eagle3_jax.model import Drafter
-from eagle3_jax.ops import project, read_at, visible
+from eagle3_jax.ops import project, read_at
 from eagle3_jax.structs import KV, DraftStep, Memory, View
 
 Out = TypeVar("Out")
@@ -81,7 +81,6 @@ def unroll(
     if steps == 1:
         return jax.tree.map(lambda part: jnp.asarray(part)[None], started)
 
-    slots = jnp.broadcast_to(jnp.arange(columns), (batch, columns))
     chosen = read_at(embeddings, 1) if own is None else _choose(own, first)
     memory = tuple(_with_branch(layer, steps - 1) for layer in first.memory)
 
@@ -90,8 +89,7 @@ def unroll(
     ) -> tuple[tuple[Array, tuple[Memory, ...], Array], Out]:
         state, memory, tokens = carry
         window = config.attention.sliding_window
-        mask = visible(slots, columns, lead=step, window=window, key_valid=valid)
-        view = View(mask, slot=step - 1)
+        view = View(window=window, lead=step, key_valid=valid, slot=step - 1)
         after: DraftStep = apply(
             drafter, params, tokens, state, positions + step, memory, view, method="extend"
         )

@@ -34,16 +34,23 @@ class Memory(NamedTuple):
 
 
 class View(NamedTuple):
-    """Where new keys go and which keys a query column sees.
+    """Where new keys go and which keys a query column sees: those not after its own slot.
 
     Attributes:
-        context_mask: `[B,T,S]`, true where column t sees context key s.
+        slots: `[B,T]`, the context slot of each column; `None` in a whole text, where column t
+            stands at slot t.
+        window: a query sees only keys less than this many positions back; `None` for all.
+        lead: how many steps a query is ahead of its column (step k), for the window.
+        key_valid: `[B,S]`, false on context slots that hold padding; `None` where none does.
         start: `[B]`, the context slot of each row's first new key; `None` when the new keys are
             the whole context.
         slot: the branch slot that the new keys fill; `None` when they extend the context.
     """
 
-    context_mask: Bool[Array, "B T S"]
+    slots: Int[Array, "B T"] | None = None
+    window: int | None = None
+    lead: Int[Array, ""] | int = 0
+    key_valid: Bool[Array, "B S"] | None = None
     start: Int[Array, " B"] | None = None
     slot: Int[Array, ""] | None = None
 
@@ -110,6 +117,8 @@ class Features(NamedTuple):
         embeddings: `[B,T,D]`, the embedding of x[t].
         answer: `[B,T]`, true where x[t] is a token of the answer; false on padding.
         valid: `[B,T]`, false on padding.
+        document: `[B]`, the number of each row's document; -1 where a row is padding.
+        last: `[B,T,Dt]`, the target's last state at x[t], where it was asked for.
     """
 
     ids: Int[Array, "B T"]
@@ -117,3 +126,5 @@ class Features(NamedTuple):
     embeddings: Float[Array, "B T D"]
     answer: Bool[Array, "B T"]
     valid: Bool[Array, "B T"]
+    document: Int[Array, " B"]
+    last: Float[Array, "B T Dt"] | None = None

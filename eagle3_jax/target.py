@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import TargetConfig
 from eagle3_jax.layers import DecoderLayer, RMSNorm
-from eagle3_jax.ops import project, visible
+from eagle3_jax.ops import project
 from eagle3_jax.rope import rotation
 from eagle3_jax.structs import KV, Memory, TargetOutput, View
 
@@ -57,17 +57,16 @@ class Target(nn.Module):
         c = self.config
         offsets = jnp.arange(ids.shape[1])[None]
         slots = offsets + (jnp.zeros_like(ids[:, :1]) if start is None else start[:, None])
-        length = ids.shape[1] if memory is None else memory[0].context.keys.shape[2]
         turn = rotation(c.rope, c.attention.head_dim, slots)
         windows = c.windows or (None,) * c.num_layers
-        views = {w: View(visible(slots, length, window=w), start) for w in set(windows)}
+        seen = None if start is None else slots
 
         x = self.embed_tokens[ids]
         states = {0: x}
         remembered = []
         for index, layer in enumerate(self.layers):
             earlier = None if memory is None else memory[index]
-            x, kept = layer(x, turn, earlier, views[windows[index]])
+            x, kept = layer(x, turn, earlier, View(seen, windows[index], start=start))
             remembered.append(kept)
             states[index + 1] = x
         post_norm = self.norm(x)

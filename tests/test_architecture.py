@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     "config errors structs vocab capture",
-    "ops rope losses batches verify",
-    "layers metrics",
+    "ops attention rope losses batches verify",
+    "layers metrics heads",
     "model target",
     "rollout generate propose trace",
     "checkpoints evaluate train",

@@ -27,7 +27,9 @@ def test_a_document_keeps_its_place_and_the_rest_is_padding():
     np.testing.assert_array_equal(batch.embeddings[0, :3], text.embeddings)
     np.testing.assert_array_equal(batch.aux[0, :3], text.states[:, :3].reshape(3, 6))
     assert batch.valid.tolist() == [[True, True, True, False], [False] * 4]
-    for part in batch:
+    assert batch.document.tolist() == [0, -1]
+    assert batch.last is None
+    for part in batch[:5]:
         assert not part[0, 3:].any()
         assert not part[1:].any()
     assert batch.ids.dtype == np.int32
@@ -39,6 +41,25 @@ def test_stored_states_are_taken_in_the_order_of_the_slots():
     [batch] = batches([text], slots=(3, 1), columns=2, bucket=2)
     np.testing.assert_array_equal(batch.aux[0, :, :2], text.states[:, 3])
     np.testing.assert_array_equal(batch.aux[0, :, 2:], text.states[:, 1])
+
+
+def test_the_last_state_comes_along_when_it_is_wanted():
+    text = document(3)
+    [batch] = batches([text], slots=(0,), last=3, columns=8, bucket=4)
+    np.testing.assert_array_equal(batch.last[0, :3], text.states[:, 3])
+    assert not batch.last[0, 3:].any()
+    assert not batch.last[1].any()
+
+
+def test_rows_know_their_documents():
+    texts = [document(length) for length in (3, 9, 4, 0, 12, 2)]
+    found = list(batches(texts, slots=(0,), columns=8, bucket=4))
+    numbers = [int(number) for batch in found for number in batch.document]
+    assert sorted(number for number in numbers if number >= 0) == [0, 1, 2, 3, 4, 5]
+    for batch in found:
+        for row, number in enumerate(batch.document):
+            text = texts[number].ids if number >= 0 else []
+            assert batch.ids[row][batch.valid[row]].tolist() == list(text)
 
 
 def test_every_length_has_one_shape_and_no_document_is_lost():

@@ -1,10 +1,11 @@
 """Evaluation over batches against counts made one column at a time."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from eagle3_jax.batches import batches
-from eagle3_jax.evaluate import evaluate
+from eagle3_jax.evaluate import TargetHead, evaluate
 from eagle3_jax.structs import Document
 from eagle3_jax.vocab import VocabMap
 from tests import reference
@@ -32,37 +33,89 @@ def batched(texts=TEXTS):
     return batches(texts, slots=(0, 1, 2), columns=16, bucket=8)
 
 
-def naive():
-    found = {name: [0] * STEPS for name in ("total", "covered", "right", "reached", "joint")}
-    for text in TEXTS:
+def naive(due_of=lambda text, token: (int(text.ids[token]), None)):
+    """Counts of each text, column by column; `due_of` gives the id due at a token, and p."""
+    names = ("total", "covered", "right", "top_4", "top_8", "reached", "joint", "agreement")
+    found = {name: np.zeros((len(TEXTS), STEPS)) for name in names}
+    for n, text in enumerate(TEXTS):
         aux = np.float64(text.states[:, :3].reshape(len(text.ids), -1))
         reads = reference.unroll(CONFIG, PARAMS, aux, np.float64(text.embeddings), STEPS)[1]
         for t in range(len(text.ids)):
             good = True
             for k in range(STEPS):
-                due = t + 2 + k
-                if due >= len(text.ids) or not text.answer[due]:
+                token = t + 2 + k
+                if token >= len(text.ids) or not text.answer[token]:
                     good = False
                     continue
-                best = np.argmax(reads[k, t] @ np.float64(KERNEL))
-                right = VOCAB.target_ids[best] == text.ids[due]
-                found["total"][k] += 1
-                found["covered"][k] += int(VOCAB.in_draft[text.ids[due]])
-                found["right"][k] += int(right)
-                found["reached"][k] += int(good)
+                due, p = due_of(text, token)
+                scores = reads[k, t] @ np.float64(KERNEL)
+                order = VOCAB.target_ids[np.argsort(-scores, kind="stable")].tolist()
+                right = order[0] == due
+                found["total"][n, k] += 1
+                found["covered"][n, k] += VOCAB.in_draft[due]
+                found["right"][n, k] += right
+                found["top_4"][n, k] += due in order
+                found["top_8"][n, k] += due in order
+                found["reached"][n, k] += good
                 good = good and right
-                found["joint"][k] += int(good)
+                found["joint"][n, k] += good
+                if p is not None:
+                    q = np.exp(scores - scores.max())
+                    found["agreement"][n, k] += np.minimum(q / q.sum(), p[VOCAB.target_ids]).sum()
     return found
+
+
+def assert_counted(counts, expected):
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(getattr(counts, name), numbers, 1e-5, 1e-6, err_msg=name)
 
 
 def test_counts_of_padded_batches_agree_with_counting_column_by_column():
     seen = []
     counts = evaluate(CONFIG, PARAMS, KERNEL, VOCAB, batched(), steps=STEPS, on_batch=seen.append)
     expected = naive()
-    assert {name: part.tolist() for name, part in counts._asdict().items()} == expected
-    assert all(part.dtype == np.int64 for part in counts)
+    assert_counted(counts, expected)
     assert [len(features.ids) for features in seen] == [2, 2]
-    assert 0 < expected["joint"][1] < expected["joint"][0] < expected["covered"][0]
+    joint = expected["joint"].sum(axis=0)
+    assert 0 < joint[1] < joint[0] < expected["covered"].sum(axis=0)[0]
+
+
+def test_documents_keep_their_numbers_whatever_batch_they_are_in():
+    texts = [*TEXTS, document(13, 9), document(3, 8)]
+    together = evaluate(CONFIG, PARAMS, KERNEL, VOCAB, batched(texts), steps=STEPS)
+    for number, text in enumerate(texts):
+        alone = evaluate(CONFIG, PARAMS, KERNEL, VOCAB, batched([text]), steps=STEPS)
+        for one, all_of_them in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(one[0], all_of_them[number])
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_against_a_target_its_choice_is_due_and_agreement_is_counted(normed):
+    rng = np.random.default_rng(5)
+    kernel = 2 * rng.normal(size=(8, 4))
+    scale = rng.normal(size=8)
+
+    def due_of(text, token):
+        state = np.float64(text.states[token - 1, 3])  # the target at x[t+1+k] says x[t+2+k]
+        if not normed:
+            state = scale * state / np.sqrt(np.mean(state**2) + 1e-5)
+        p = np.exp(state @ kernel)
+        return int(np.argmax(p)), p / p.sum()
+
+    head = TargetHead(
+        jnp.asarray(kernel, jnp.float32),
+        None if normed else jnp.asarray(scale, jnp.float32),
+        1e-5,
+    )
+    fed = batches(TEXTS, slots=(0, 1, 2), last=3, columns=16, bucket=8)
+    counts = evaluate(CONFIG, PARAMS, KERNEL, VOCAB, fed, steps=STEPS, head=head)
+    assert_counted(counts, naive(due_of))
+
+
+def test_a_target_needs_its_last_state():
+    head = TargetHead(jnp.ones((8, 4)), None, 1e-5)
+    with pytest.raises(ValueError, match="the features hold no last state of the target"):
+        evaluate(CONFIG, PARAMS, KERNEL, VOCAB, batched(), steps=STEPS, head=head)
 
 
 def test_a_key_that_is_not_valid_is_seen_by_no_column():

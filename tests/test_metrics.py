@@ -5,21 +5,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle3_jax.metrics import Counts, count, figures
+from eagle3_jax.metrics import Counts, count, figures, intervals
+from eagle3_jax.ops import due_at
 
 K = 3
 EVERY = np.ones(10, bool)
 
 
-def counted(predicted, ids, answer, in_draft=EVERY):
-    """Counts of one row, as lists."""
-    found = jax.jit(count)(
-        jnp.asarray(predicted, jnp.int32)[:, None],
-        jnp.asarray(ids, jnp.int32)[None],
-        jnp.asarray(answer, bool)[None],
-        jnp.asarray(in_draft, bool),
+def count_text(predicted, ids, answer, in_draft=EVERY):
+    """Counts of a text whose due token is the draft's first or, where it is missed, its second."""
+    ids = jnp.asarray(ids, jnp.int32)[None]
+    due = jnp.stack([due_at(ids, k) for k in range(len(predicted))])
+    missed = jnp.asarray(predicted, jnp.int32)[:, None] != due
+    return jax.jit(count)(
+        missed.astype(jnp.int32), jnp.asarray(in_draft)[due], jnp.asarray(answer, bool)[None]
     )
-    return {name: part.tolist() for name, part in found._asdict().items()}
+
+
+def counted(predicted, ids, answer, in_draft=EVERY):
+    """Counts of one row per step, as lists."""
+    found = count_text(predicted, ids, answer, in_draft)._asdict()
+    names = ("total", "covered", "right", "reached", "joint")
+    return {name: found[name][0].tolist() for name in names}
 
 
 def test_a_hand_worked_text():
@@ -75,30 +82,85 @@ def test_a_miss_ends_a_column_for_good():
     assert found["reached"] == [4, 0, 0, 0]
 
 
-def test_rows_add_up():
-    ids = jnp.array([[0, 0, 1, 2], [0, 0, 3, 4]])
-    answer = jnp.ones((2, 4), bool)
-    predicted = jnp.array([[[1, 2, 0, 0], [3, 0, 0, 0]]])
-    found = count(predicted, ids, answer, jnp.ones(5, bool))
-    assert found.total.tolist() == [4]
-    assert found.right.tolist() == [3]
-    parts = [
-        count(predicted[:, row : row + 1], ids[row : row + 1], answer[:1], jnp.ones(5, bool))
-        for row in range(2)
-    ]
-    total = parts[0] + parts[1]
-    assert isinstance(total, Counts)
-    assert [part.tolist() for part in total] == [part.tolist() for part in found]
+def test_ranks_tell_what_is_among_the_likeliest():
+    answer = jnp.ones((1, 8), bool)
+    ranks = jnp.array([[[0, 3, 4, 7, 8, 3, 0, 0]]])
+    covered = jnp.ones((1, 1, 8), bool).at[0, 0, 5].set(False)
+    found = count(ranks, covered, answer)
+    assert (found.total[0, 0], found.right[0, 0]) == (6, 1)
+    assert (found.top_4[0, 0], found.top_8[0, 0]) == (2, 4)
 
 
-def counts(**parts):
-    whole = {name: np.array([100] * 5) for name in Counts._fields} | parts
-    return Counts(**whole)
+def test_agreement_is_summed_where_a_token_is_due():
+    answer = jnp.array([[False, False, True, True, False]])
+    shared = jnp.array([[[0.25, 0.5, 7.0, 7.0, 7.0]], [[0.125, 7.0, 7.0, 7.0, 7.0]]])
+    nothing = jnp.zeros((2, 1, 5), jnp.int32)
+    found = count(nothing, nothing > 0, answer, shared)
+    assert found.agreement.tolist() == [[0.75, 0.125]]
+
+
+def test_rows_are_counted_apart():
+    answer = jnp.array([[False, True, True, True], [False, False, True, True]])
+    ranks = jnp.array([[[0, 1, 0, 0], [0, 0, 0, 0]]])
+    found = count(ranks, ranks >= 0, answer)
+    assert found.total.tolist() == [[2], [2]]
+    assert found.right.tolist() == [[1], [2]]
+
+
+# Walking
+
+
+def walked(accepts, answer):
+    """Rounds and tokens of one text whose columns accept so many of three draft tokens."""
+    ranks = jnp.array([[int(k >= wins) for wins in accepts] for k in range(3)])[:, None]
+    found = count(ranks, ranks >= 0, jnp.asarray(answer, bool)[None])
+    return int(found.rounds[0]), int(found.gained[0])
+
+
+def test_a_server_goes_on_after_what_it_accepted_and_its_own_token():
+    # Token 2 is the first of the answer: column 1 has read it, and drafts tokens 3, 4, 5.
+    answer = [0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
+    # Column 1 accepts 2 and goes to column 4; that one 0, to 5; that one 3, to 9: done.
+    accepts = [9, 2, 9, 9, 0, 3, 9, 9, 9, 9]
+    assert walked(accepts, answer) == (3, 3 + 1 + 3)
+
+
+def test_tokens_past_the_answer_are_not_gained():
+    # The one round accepts both tokens that are left; the target's own would lie past the answer.
+    assert walked([0, 3, 3, 3, 3], [0, 0, 1, 1, 1]) == (1, 2)
+    assert walked([0, 3, 3, 3, 3, 3], [0, 0, 1, 1, 1, 0]) == (1, 2)
+    # One token is left, and the target says it.
+    assert walked([0, 0, 0, 0], [0, 0, 1, 1]) == (1, 1)
+
+
+def test_an_answer_of_one_token_needs_no_round():
+    assert walked([3, 3, 3, 3], [0, 0, 1, 0]) == (0, 0)
+
+
+def test_every_answer_of_a_text_is_walked_on_its_own():
+    answer = [0, 1, 1, 0, 0, 1, 1, 1, 0]
+    accepts = [0, 9, 9, 9, 1, 0, 0, 9, 9]
+    # Column 0: 1 token left. Column 4 accepts 1 and the target adds the last.
+    assert walked(accepts, answer) == (2, 1 + 2)
+
+
+def test_a_text_that_is_all_answer_is_walked_from_its_first_column():
+    assert walked([0, 0, 0, 0], [1, 1, 1, 1]) == (2, 2)
+
+
+# Figures
+
+
+def counts(steps=5, **parts):
+    """Counts of one document, 100 each where nothing else is said."""
+    whole = {name: np.array([[100] * steps]) for name in Counts._fields}
+    whole |= {"rounds": np.array([40]), "gained": np.array([100])}
+    return Counts(**whole | {name: np.array([part]) for name, part in parts.items()})
 
 
 def test_the_acceptance_length_is_made_of_joint_accuracies():
     joint = np.array([70, 37, 21, 13, 8])
-    found = figures(counts(joint=joint, reached=np.array([100, *joint[:-1]])))
+    found = figures(counts(joint=joint, reached=[100, *joint[:-1]]))
     assert [step["joint"] for step in found["steps"]] == [0.70, 0.37, 0.21, 0.13, 0.08]
     assert found["accepted_per_round"] == pytest.approx(1.49)
     assert found["tokens_per_round"] == pytest.approx(2.49)
@@ -121,12 +183,19 @@ def test_the_same_shares_as_conditional_accuracies_make_a_shorter_length():
 def test_every_figure_says_what_it_is():
     found = figures(
         counts(
-            total=np.array([10, 8]),
-            covered=np.array([9, 6]),
-            right=np.array([5, 3]),
-            reached=np.array([10, 4]),
-            joint=np.array([5, 2]),
-        )
+            steps=2,
+            total=[10, 8],
+            covered=[9, 6],
+            right=[5, 3],
+            top_4=[6, 4],
+            top_8=[8, 5],
+            reached=[10, 4],
+            joint=[5, 2],
+            agreement=[4.0, 2.0],
+            rounds=4,
+            gained=7,
+        ),
+        target=True,
     )
     assert found == {
         "steps": [
@@ -137,6 +206,9 @@ def test_every_figure_says_what_it_is():
                 "joint": 0.5,
                 "conditional": 0.5,
                 "coverage": 0.9,
+                "top_4": 0.6,
+                "top_8": 0.8,
+                "agreement": 0.4,
             },
             {
                 "step": 1,
@@ -145,26 +217,76 @@ def test_every_figure_says_what_it_is():
                 "joint": 0.25,
                 "conditional": 0.5,
                 "coverage": 0.75,
+                "top_4": 0.5,
+                "top_8": 0.625,
+                "agreement": 0.25,
             },
         ],
         "accepted_per_round": 0.75,
         "tokens_per_round": 1.75,
+        "walked": {"rounds": 4, "tokens": 7, "tokens_per_round": 1.75},
     }
     assert type(found["steps"][0]["total"]) is int
 
 
+def test_without_a_target_nobody_speaks_of_agreement():
+    assert "agreement" not in figures(counts())["steps"][0]
+
+
+def test_documents_add_up_in_64_bits():
+    large = Counts(*(np.full((3, 5), 2**30, np.int32) for _ in range(8)), *[np.ones(3, int)] * 2)
+    assert figures(large)["steps"][0]["total"] == 3 * 2**30
+
+
 def test_a_step_that_nobody_reaches_has_no_share():
-    zero_later = np.array([4, 0])
-    found = figures(Counts(zero_later, zero_later, zero_later, zero_later, zero_later))
-    assert found["steps"][1]["joint"] is None
-    assert found["steps"][1]["conditional"] is None
-    assert found["steps"][1]["coverage"] is None
-    assert found["steps"][1]["teacher_forced"] is None
+    whole = {name: [4, 0] for name in Counts._fields[:8]}
+    found = figures(counts(steps=2, **whole, rounds=0, gained=0))
+    for name in ("joint", "conditional", "coverage", "teacher_forced", "top_4"):
+        assert found["steps"][1][name] is None
     assert found["tokens_per_round"] == 2.0
+    assert found["walked"]["tokens_per_round"] is None
 
 
 def test_no_column_at_all_is_an_error():
-    nothing = np.zeros(2, int)
+    nothing = {name: [0, 0] for name in Counts._fields[:8]}
     message = "no column counts: the text holds no answer token that a draft could say"
     with pytest.raises(ValueError, match=message):
-        figures(Counts(*[nothing] * 5))
+        figures(counts(steps=2, **nothing, rounds=0, gained=0))
+
+
+# Intervals
+
+
+def documents(joint, total=100):
+    """Documents of one step with so many joint hits of 100 columns each."""
+    hits = np.array(joint)[:, None]
+    whole = {name: np.full_like(hits, total) for name in Counts._fields[:8]}
+    rounds = np.full(len(hits), 50)
+    return Counts(**whole | {"joint": hits}, rounds=rounds, gained=2 * hits[:, 0])
+
+
+def test_an_interval_holds_the_figure_and_shrinks_with_documents():
+    rng = np.random.default_rng(0)
+    few, many = (intervals(documents(rng.integers(20, 80, n))) for n in (8, 800))
+    for name in ("joint_0", "tokens_per_round", "walked_tokens_per_round"):
+        assert many[name][1] - many[name][0] < (few[name][1] - few[name][0]) / 4
+    low, high = many["joint_0"]
+    assert low < 0.5 < high
+    assert many["tokens_per_round"] == pytest.approx([1 + low, 1 + high])
+
+
+def test_documents_that_agree_leave_no_doubt():
+    assert intervals(documents([30, 30, 30]))["joint_0"] == [0.3, 0.3]
+
+
+def test_one_document_has_no_interval():
+    assert intervals(documents([30]))["tokens_per_round"] is None
+    silent = documents([30, 0])
+    silent.total[1] = 0
+    assert intervals(silent)["tokens_per_round"] is None
+
+
+def test_intervals_are_the_same_again():
+    drawn = documents(np.random.default_rng(0).integers(0, 100, 50))
+    assert intervals(drawn) == intervals(drawn)
+    assert intervals(drawn) != intervals(drawn, seed=1)

@@ -12,7 +12,6 @@ from converters.ropes import read_rope
 from converters.trees import to_tree
 from eagle3_jax.config import LatentAttentionConfig
 from eagle3_jax.layers import LatentAttention
-from eagle3_jax.ops import visible
 from eagle3_jax.rope import rotation, score_factor
 from eagle3_jax.structs import View
 from tests.witness.cases import COLUMNS, YARN
@@ -126,14 +125,13 @@ def test_latent_attention(deepseek_run, name):
     )
     rope = read_rope(knobs, name)
     assert heads.head_dim**-0.5 * score_factor(rope) == pytest.approx(float(theirs["scale"]))
-    slots = jnp.broadcast_to(jnp.arange(COLUMNS), positions.shape)
     ours: Any
     ours, _ = LatentAttention(heads, rope, knobs["hidden_size"], knobs["rms_norm_eps"]).apply(
         {"params": jax.tree.map(jnp.asarray, to_tree(weights))},
         x,
         rotation(rope, heads.rope_dim, positions),
         None,
-        View(visible(slots, COLUMNS)),
+        View(),
     )
     for row, first in enumerate(FIRST):
         size = np.sqrt(np.mean(np.square(theirs["y"][row])))

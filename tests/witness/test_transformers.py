@@ -13,7 +13,7 @@ from converters.trees import to_tree
 from eagle3_jax.config import AttentionConfig, TargetConfig
 from eagle3_jax.generate import greedy
 from eagle3_jax.layers import DecoderLayer
-from eagle3_jax.ops import rms_norm, visible
+from eagle3_jax.ops import rms_norm
 from eagle3_jax.rope import rotation
 from eagle3_jax.structs import View
 from eagle3_jax.target import Target, logits
@@ -92,14 +92,13 @@ def test_layer(transformers_run, layer_name):
         rms_norm_eps=1e-6,
         mlp_bias=raw.get("mlp_bias", False),
     )
-    slots = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
     ours: Any
     ours, _ = DecoderLayer(config).apply(
         {"params": jax.tree.map(jnp.asarray, to_tree(given))},
         x,
         rotation(config.rope, config.attention.head_dim, positions),
         None,
-        View(visible(slots, x.shape[1])),
+        View(),
     )
     _same(ours, transformers_run.outputs[layer_name]["y"])
 

@@ -1,0 +1,89 @@
+"""What is read of logits in chunks against whole arrays in NumPy, ties included."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle3_jax import heads
+from eagle3_jax.heads import in_chunks, rank, rank_and_agree, teach
+from tests.conftest import close
+
+RNG = np.random.default_rng(0)
+ROWS, COLUMNS, WIDTH, DRAFT, TARGET = 2, 7, 5, 6, 11
+
+
+def whole(*shape):
+    """Small whole numbers, so that products are exact and ties are many."""
+    return jnp.asarray(RNG.integers(-1, 2, shape), jnp.float32)
+
+
+@pytest.fixture(params=[1 << 23, 3 * DRAFT], ids=["one chunk", "chunks of eight rows"])
+def chunks(request, monkeypatch):
+    monkeypatch.setattr(heads, "_LOGITS", request.param)
+
+
+def softmax(x):
+    weights = np.exp(np.float64(x) - np.max(x, axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def test_a_rank_counts_what_comes_before(chunks):
+    states, kernel = whole(ROWS, COLUMNS, WIDTH), whole(WIDTH, DRAFT)
+    due = jnp.asarray(RNG.integers(0, DRAFT, (ROWS, COLUMNS)))
+    found = jax.jit(rank)(states, kernel, due)
+    order = np.argsort(-np.asarray(states @ kernel), axis=-1, kind="stable")  # the lower id first
+    assert found.tolist() == np.argmax(order == np.asarray(due)[..., None], axis=-1).tolist()
+    ties = np.sort(np.asarray(states @ kernel), axis=-1)
+    assert np.mean(ties[..., 1:] == ties[..., :-1]) > 0.3
+
+
+def test_the_teacher_is_the_targets_whole_distribution(chunks):
+    states, kernel = whole(ROWS, COLUMNS, WIDTH), whole(WIDTH, TARGET)
+    teacher = jax.jit(teach)(states, kernel)
+    scores = np.asarray(states @ kernel)
+    assert teacher.best.tolist() == np.argmax(scores, axis=-1).tolist()
+    close(teacher.normaliser, np.log(np.exp(np.float64(scores)).sum(axis=-1)))
+
+
+def test_agreement_is_the_mass_that_two_distributions_share(chunks):
+    states, kernel = whole(ROWS, COLUMNS, WIDTH), whole(WIDTH, DRAFT)
+    theirs, target_kernel = whole(ROWS, COLUMNS, WIDTH + 1), whole(WIDTH + 1, TARGET)
+    spoken = np.array([0, 2, 3, 7, 8, 10])
+    teacher = teach(theirs, target_kernel)
+    due = jnp.zeros((ROWS, COLUMNS), int)
+    ranks, shared = jax.jit(rank_and_agree)(states, kernel, due, teacher, target_kernel[:, spoken])
+    assert ranks.tolist() == rank(states, kernel, due).tolist()
+    # The whole vocabulary, where the draft gives what it cannot say no mass.
+    said = np.zeros((ROWS, COLUMNS, TARGET))
+    said[..., spoken] = softmax(states @ kernel)
+    close(shared, np.minimum(said, softmax(theirs @ target_kernel)).sum(axis=-1))
+
+
+def test_a_draft_that_is_the_target_agrees_wholly():
+    states, kernel = whole(1, COLUMNS, WIDTH), whole(WIDTH, TARGET)
+    due = jnp.zeros((1, COLUMNS), int)
+    _, shared = rank_and_agree(states, kernel, due, teach(states, kernel), kernel)
+    close(shared, np.ones((1, COLUMNS)))
+
+
+def test_no_array_of_logits_is_longer_than_a_chunk():
+    states = jax.ShapeDtypeStruct((1, 4096, 8), jnp.float32)
+    kernel = jax.ShapeDtypeStruct((8, 32768), jnp.float32)
+    due = jax.ShapeDtypeStruct((1, 4096), jnp.int32)
+    text = str(jax.make_jaxpr(rank)(states, kernel, due))
+    assert "256,32768]" in text
+    assert "4096,32768]" not in text
+
+
+def test_a_chunk_is_told_nothing_of_another():
+    seen = []
+
+    def read(x, y):
+        seen.append(x.shape)
+        return {"sum": x.sum(axis=-1) + y}
+
+    x, y = whole(3, 5, 2), whole(3, 5)
+    found = in_chunks(read, 1 << 20, x, y)["sum"]
+    assert found.tolist() == (x.sum(axis=-1) + y).tolist()
+    assert seen == [(8, 2)]
