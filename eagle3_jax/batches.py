@@ -77,7 +77,7 @@ def stack(
     for row, (document, vectors) in enumerate(zip(documents, embedded, strict=True)):
         size = len(document.ids)
         ids[row, :size] = document.ids
-        aux[row, :size] = document.states[:, slots].reshape(size, -1)
+        aux[row, :size] = document.states[:, slots].reshape(size, aux.shape[2])
         embeddings[row, :size] = vectors
         answer[row, :size] = document.answer
         valid[row, :size] = True
