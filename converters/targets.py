@@ -27,6 +27,7 @@ _COMPUTED = ".rotary_emb.inv_freq"  # older files store what the config already 
 # Layers, and parts of a VLM that are not its language model.
 _PARTS = re.compile(r"layers\.\d+\.|blocks\.\d+\.|visual|vision|audio|mtp|eagle|talker|code2wav")
 _HOLDERS = ("thinker_config", "text_config", "llm_config", "language_config")
+_EPSILON = 1e-6  # rms_norm_eps where it is absent
 _WINDOW, _FULL_LAYERS = 4096, 28  # sliding_window and max_window_layers where they are absent
 
 
@@ -46,6 +47,7 @@ class OpenTarget(NamedTuple):
         hidden_size: Dt.
         num_layers: L.
         max_positions: its longest context, where the config says.
+        rms_norm_eps: of its final norm.
         embeddings: `[V,Dt]`.
         head: `[V,Dt]`; the embeddings where the two are tied.
         norm: `[Dt]`, the final norm's weight.
@@ -56,6 +58,7 @@ class OpenTarget(NamedTuple):
     hidden_size: int
     num_layers: int
     max_positions: int | None
+    rms_norm_eps: float
     embeddings: Stored
     head: Stored
     norm: Stored
@@ -107,7 +110,10 @@ def open_target(directory: Path) -> OpenTarget:
     if text.get("max_position_embeddings") is not None:
         longest = read_integer(text, "max_position_embeddings", where)
     layers = read_integer(text, "num_hidden_layers", where)
-    return OpenTarget(directory, vocab_size, width, layers, longest, embeddings, chosen, norm)
+    epsilon = read_number(text, "rms_norm_eps", where, default=_EPSILON)
+    return OpenTarget(
+        directory, vocab_size, width, layers, longest, epsilon, embeddings, chosen, norm
+    )
 
 
 def _text_config(raw: dict[str, Any], where: str) -> dict[str, Any]:
@@ -197,7 +203,7 @@ def read_target_config(raw: dict[str, Any], where: str, *, has_head: bool) -> Ta
                 qk_norm=qk_norm,
             ),
             rope=read_rope(raw, where),
-            rms_norm_eps=read_number(raw, "rms_norm_eps", where, default=1e-6),
+            rms_norm_eps=read_number(raw, "rms_norm_eps", where, default=_EPSILON),
             mlp_bias=read_flag(raw, "mlp_bias", where) and family == "llama",
             tie_embeddings=read_flag(raw, "tie_word_embeddings", where, default=not has_head),
             windows=_windows(raw, family, layers, where),

@@ -82,8 +82,8 @@ def stack(
         answer[row, :size] = document.answer
         valid[row, :size] = True
     number = np.where(np.arange(rows) < len(documents), np.arange(rows), -1).astype(np.int32)
-    parts = (ids, aux, embeddings, answer, valid, number)
-    return Features(*map(jnp.asarray, parts), _last(documents, last, rows, length))
+    parts = map(jnp.asarray, (ids, aux, embeddings, answer, valid, number))
+    return Features(*parts)._replace(last=_last(documents, last, rows, length))
 
 
 def _last(

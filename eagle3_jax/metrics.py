@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.ops import due_at, shift_left
 
-TOP = (4, 8)  # besides the likeliest token: how many of the draft's likeliest may hold the due one
 _DRAWS = 1000  # of the bootstrap
 
 
@@ -72,13 +71,14 @@ def count(
     def per_row(mask: Bool[Array, "K B T"]) -> Int[Array, "B K"]:
         return jnp.sum(mask, axis=2, dtype=jnp.int32).T
 
-    among = (per_row((ranks < top) & covered & counted) for top in TOP)
+    top_4, top_8 = (per_row((ranks < top) & covered & counted) for top in (4, 8))
     shared = jnp.zeros(counted.shape, jnp.float32) if agreement is None else agreement
     return Counts(
         per_row(counted),
         per_row(covered & counted),
         per_row(right),
-        *among,
+        top_4,
+        top_8,
         per_row(reached),
         per_row(joint),
         jnp.sum(jnp.where(counted, shared, 0.0), axis=2).T,

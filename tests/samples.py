@@ -89,8 +89,13 @@ def write_texts(
     return path
 
 
-def write_target(directory: Path, *, width: int = WIDTH, vocab_size: int = VOCAB) -> Path:
-    """A Llama of one layer whose embedding table is `TABLE`, and whose head is its own."""
+def write_target(
+    directory: Path, *, width: int = WIDTH, vocab_size: int = VOCAB, layers: int = 1
+) -> Path:
+    """A Llama whose embedding table is `TABLE`, and whose head is its own.
+
+    Only its first layer is there: the config says how many there would be.
+    """
     rng = np.random.default_rng(2)
     directory.mkdir()
     config = {
@@ -99,7 +104,7 @@ def write_target(directory: Path, *, width: int = WIDTH, vocab_size: int = VOCAB
         "hidden_size": width,
         "intermediate_size": 12,
         "vocab_size": vocab_size,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": layers,
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
         "rms_norm_eps": 1e-5,

@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from converters.targets import open_target
 from eagle3_jax.cli import progress
 from eagle3_jax.cli.demo import Demo
 from eagle3_jax.cli.main import main
 from eagle3_jax.cli.manners import complain, obey
-from eagle3_jax.rollout import greedy_ids, unroll
+from eagle3_jax.ops import project
+from eagle3_jax.rollout import unroll
 from tests.samples import (
     BOUNDARIES,
     TABLE,
@@ -29,6 +31,8 @@ from tests.samples import (
 )
 
 STEPS = 3
+ONE_BAD = "1 of 1 documents are bad, expected at most 1.0% (--max-bad): "
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +50,7 @@ def shelf(tmp_path_factory):
     write_draft(root / "draft", draft)
     write_texts(root / "shards/a.safetensors", documents[:3])
     write_texts(root / "shards/b.safetensors", documents[3:])
-    write_target(root / "target")
+    write_target(root / "target", layers=8)
     return root
 
 
@@ -71,15 +75,19 @@ def json_of(capsys, *arguments, code=0):
     return json.loads(capsys.readouterr().out)
 
 
-def counted(draft, documents, slots):
-    """Accuracies by counting column by column, each document alone, from the draft's answers."""
+def counted(draft, documents, slots, due_of=lambda document: document.ids):
+    """Accuracies by counting column by column, each document alone, from the draft's answers.
+
+    `due_of` gives the id that is due at each token of a document.
+    """
     kernel = jnp.asarray(draft.params["lm_head"]["kernel"])
     ids = jnp.asarray(draft.vocab.target_ids)
 
     def answer(_, step):
-        return greedy_ids(step.head_input, kernel, ids)
+        return ids[jnp.argsort(-project(step.head_input, kernel), axis=-1, stable=True)]
 
-    right, due, sayable = (np.zeros((len(documents), 99, STEPS), bool) for _ in range(3))
+    shape = (len(documents), 99, STEPS)
+    right, due, sayable, top_4, top_8 = (np.zeros(shape, bool) for _ in range(5))
     for d, document in enumerate(documents):
         answers = np.asarray(
             jax.jit(partial(unroll, draft.config, steps=STEPS, read=answer))(
@@ -88,12 +96,16 @@ def counted(draft, documents, slots):
                 TABLE[document.ids][None],
             )
         )
+        wanted = due_of(document)
         for k in range(STEPS):
             for column in range(len(document.ids) - 2 - k):
-                token = document.ids[column + 2 + k]
-                due[d, column, k] = document.answer[column + 2 + k]
-                right[d, column, k] = due[d, column, k] and answers[k, 0, column] == token
-                sayable[d, column, k] = due[d, column, k] and token in draft.vocab.target_ids
+                token, said = wanted[column + 2 + k], answers[k, 0, column].tolist()
+                counts = document.answer[column + 2 + k]
+                due[d, column, k] = counts
+                right[d, column, k] = counts and said[0] == token
+                top_4[d, column, k] = counts and token in said[:4]
+                top_8[d, column, k] = counts and token in said[:8]
+                sayable[d, column, k] = counts and token in draft.vocab.target_ids
     joint = np.logical_and.accumulate(right, axis=2)
     reached = due.copy()
     reached[:, :, 1:] &= joint[:, :, :-1]
@@ -105,9 +117,24 @@ def counted(draft, documents, slots):
             "joint": share(joint, due, k),
             "conditional": share(joint, reached, k),
             "coverage": share(sayable, due, k),
+            "top_4": share(top_4, due, k),
+            "top_8": share(top_8, due, k),
         }
         for k in range(STEPS)
     ]
+
+
+def chosen_by(directory):
+    """What a target's head makes of the last stored state before each token."""
+    target = open_target(directory)
+    norm, head = target.norm.read(), target.head.read()
+
+    def due_of(document):
+        state = np.float64(document.states[:, 3])
+        normed = norm * state / np.sqrt(np.mean(state**2, axis=1, keepdims=True) + 1e-5)
+        return np.concatenate([[0], np.argmax(normed @ np.float64(head).T, axis=1)[:-1]])
+
+    return due_of
 
 
 def share(part, whole, step):
@@ -131,7 +158,8 @@ def counted_texts(slots):
 def assert_same_steps(found, expected):
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
-        assert one == pytest.approx(other)
+        assert {name: one[name] for name in other} == pytest.approx(other)
+        assert one.keys() - other.keys() <= {"agreement"}
 
 
 EVAL = ("eval", "--draft", "draft", "--steps", str(STEPS), "--shards", "shards")
@@ -155,8 +183,11 @@ def test_eval_counts_what_a_count_by_hand_counts(here, capsys):
     assert result["capture"] == {
         "slots": [0, 1, 2],
         "boundaries": [2, 4, 5],
-        "source": "the draft's config",
+        "source": f"config eagle_config.{LAYER_IDS} [1, 3, 4], numbered by output",
     }
+    assert result["due"] == "the text's own tokens"
+    assert [one["documents"] for one in result["files"]] == [3, 1]
+    assert (result["layout"], result["last_state"], result["bad"]) == ("eagle3-jax", "pre_norm", [])
     assert result["embeddings"] == "boundary 0 of the shards"
     assert result["head"] == "the draft's own file, draft"
     assert result["notes"] == []
@@ -171,17 +202,19 @@ def test_eval_reads_other_slots_and_the_targets_embeddings_where_told(here, caps
     out, _ = capsys.readouterr()
     result = json.loads(file.read_text())
     assert [path.name for path in file.parent.iterdir()] == ["result.json"]
-    assert_same_steps(result["steps"], counted_texts((1, 2, 3)))
+    expected = counted(tiny_draft(), texts(), (1, 2, 3), chosen_by(Path("target")))
+    assert_same_steps(result["steps"], expected)
+    assert result["due"].startswith("the likeliest token of target (last state stored before")
     assert result["capture"] == {"slots": [1, 2, 3], "boundaries": [4, 5, 8], "source": "--slots"}
     assert result["embeddings"] == "the target, target"
-    heading = ["step", "columns", "coverage", "teacher-forced", "joint", "conditional"]
-    assert heading in rows(out)
+    names = ("coverage", "teacher_forced", "joint", "conditional", "top_4", "top_8", "agreement")
     for step in result["steps"]:
-        shares = (step[name.replace("-", "_")] for name in heading[2:])
+        shares = (step[name] for name in names)
         assert [str(step["step"]), str(step["total"]), *map(percent, shares)] in rows(out)
     for said in (
         f"accepted per round  {result['accepted_per_round']:.3f}",
         f"tokens per round    {result['tokens_per_round']:.3f}",
+        f"walked              {result['walked']['tokens_per_round']:.3f} tokens per round over",
         "boundaries 4, 5, 8 (slots 1, 2, 3), by --slots; stored are 2, 4, 5, 8, the last before "
         "the final norm",
         "the target, target",
@@ -212,13 +245,11 @@ def test_a_drafts_own_embeddings_come_first_and_its_notes_are_told(tmp_path, cap
 @pytest.mark.parametrize("head", ["tied", "target"])
 def test_a_head_that_the_draft_has_not_got_is_the_targets(tmp_path, capsys, head):
     draft = tiny_draft(head=head, draft_vocab_size=len(TABLE))
-    write_target(tmp_path / "target")
+    write_target(tmp_path / "target", layers=8)
     write_draft(tmp_path / "draft", draft)
     kernel = TABLE.T
     if head == "target":
-        from converters.targets import load_target
-
-        kernel = load_target(tmp_path / "target").params["lm_head"]["kernel"]
+        kernel = open_target(tmp_path / "target").head.read().T
     owner = draft._replace(params=draft.params | {"lm_head": {"kernel": kernel}})
     document = text_of(owner, 12, 5)
     misleading = document._replace(embeddings=np.zeros_like(document.embeddings))
@@ -233,7 +264,8 @@ def test_a_head_that_the_draft_has_not_got_is_the_targets(tmp_path, capsys, head
     )
     arguments += ["--target", str(tmp_path / "target"), "--steps", str(STEPS)]
     result = json_of(capsys, *arguments)
-    assert_same_steps(result["steps"], counted(owner, [document], (0, 1, 2)))
+    due_of = chosen_by(tmp_path / "target")
+    assert_same_steps(result["steps"], counted(owner, [document], (0, 1, 2), due_of))
 
 
 def test_paths_are_told_from_the_working_directory(shelf, here, capsys):
@@ -274,10 +306,10 @@ def test_bad_shards(here, capsys, tmp_path):
     shard.unlink()
     write_draft(tmp_path / "other")
     shard = tmp_path / "other/model.safetensors"
-    assert error().startswith(f"{shard}: found format 'pt' with tensors d2t, fc.weight")
+    assert error().startswith(f"{shard}: found d2t, fc.weight, lm_head.weight, ")
     shard = tmp_path / "nothing"
     shard.mkdir()
-    assert error() == f"{shard}: found no .safetensors file, expected shards"
+    assert error().startswith(f"{shard}: found no shard, expected files that end in .safetensors")
     assert error_of(capsys, "eval", "--draft", "draft", "--shards") == (
         "--shards names nothing, expected shard files or directories of them"
     )
@@ -316,14 +348,14 @@ def test_shards_that_do_not_fit(here, capsys, tmp_path):
     foreign = document.ids.copy()
     foreign[3] = 40
     assert error(document._replace(ids=foreign)) == (
-        f"{shard}: document 0 holds token ids {foreign.min()} to 40, expected 0 to 31, the "
-        "vocabulary of the draft draft"
+        f"{ONE_BAD}{shard}: document 0 holds token ids {foreign.min()} to 40, expected 0 to 31"
     )
     nothing = document._replace(
         ids=document.ids[:0], answer=document.answer[:0], states=document.states[:0]
     )._replace(embeddings=TABLE[:0])
-    assert error(nothing) == f"{shard}: document 0 holds no token, expected some"
-    assert error(document._replace(answer=np.zeros(20, bool))) == (
+    assert error(nothing) == f"{ONE_BAD}{shard}: document 0 holds no token, expected some"
+    late = np.arange(20) < 2  # answer tokens that no column is to predict
+    assert error(document._replace(answer=late)) == (
         f"{shard}: no column counts: the text holds no answer token that a draft could say"
     )
 
@@ -331,8 +363,8 @@ def test_shards_that_do_not_fit(here, capsys, tmp_path):
 def test_shards_that_differ(here, capsys, tmp_path):
     shard = write_texts(tmp_path / "z.safetensors", texts()[:1], last_state="post_norm")
     assert error_of(capsys, *EVAL, str(shard)) == (
-        f"{shard}: stores boundaries 2, 4, 5, 8 (post_norm, F32), expected boundaries "
-        "2, 4, 5, 8 (pre_norm, F32) as in shards/a.safetensors"
+        f"{shard}: stores boundaries 2, 4, 5, 8 of width 8 (post_norm, float32), expected "
+        "boundaries 2, 4, 5, 8 of width 8 (pre_norm, float32) as in shards/a.safetensors"
     )
 
 
@@ -357,7 +389,7 @@ def test_bad_targets(here, capsys, tmp_path):
     assert error_of(capsys, *EVAL, "--target", "nowhere") == (
         "nowhere: no such directory, expected a target (config.json, weights)"
     )
-    target = write_target(tmp_path / "target", width=12, vocab_size=40)
+    target = write_target(tmp_path / "target", width=12, vocab_size=40, layers=8)
     assert error_of(capsys, *EVAL, "--target", str(target)) == (
         f"{target}: a target of vocabulary 40 and width 12, expected 32 and 8, which the draft "
         "draft was made for"
@@ -369,8 +401,11 @@ def test_bad_targets(here, capsys, tmp_path):
     [
         ((*EVAL, "--stps", "4"), "unrecognized options: --stps, 4; perhaps you meant --steps K"),
         (("eval",), "missing from eagle3-jax eval: --draft DIR --shards PATH..."),
-        ((), "expected one of {demo, eval}."),
-        (("evl",), "unrecognized options: evl; available subcommands: demo, eval"),
+        ((), "expected one of {demo, eval, convert, inspect}."),
+        (
+            ("evl",),
+            "unrecognized options: evl; available subcommands: demo, eval, convert, inspect",
+        ),
         (
             (*EVAL, "--steps", "many"),
             "error parsing --steps: invalid literal for int() with base 10: 'many'",

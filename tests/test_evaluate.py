@@ -1,15 +1,20 @@
 """Evaluation over batches against counts made one column at a time."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from eagle3_jax.batches import batches
 from eagle3_jax.evaluate import TargetHead, evaluate
+from eagle3_jax.propose import draft_one, read_prefix
+from eagle3_jax.rollout import greedy_ids
 from eagle3_jax.structs import Document
 from eagle3_jax.vocab import VocabMap
 from tests import reference
 from tests.conftest import random_params, tiny_config
+from tests.samples import TABLE as TABLE_OF_SAMPLES
+from tests.samples import texts, tiny_draft
 
 STEPS = 2
 CONFIG = tiny_config(vocab_size=4, draft_vocab_size=3)
@@ -141,3 +146,49 @@ def test_states_that_do_not_fit_the_draft_are_an_error():
     narrow = batches(TEXTS, slots=(0, 1), columns=16, bucket=8)
     with pytest.raises(ValueError, match="aux states have width 16, expected 24: 3 x 8"):
         evaluate(CONFIG, PARAMS, KERNEL, VOCAB, narrow, steps=STEPS)
+
+
+def served(draft, text, steps):
+    """Rounds and tokens of a server that drafts with a cache, where the text is the target's."""
+    draft = draft._replace(params=jax.tree.map(jnp.asarray, draft.params))
+    kernel = draft.params["lm_head"]["kernel"]
+    target_ids = jnp.asarray(draft.vocab.target_ids)
+    tokens, table = text.ids, TABLE_OF_SAMPLES
+    aux = jnp.asarray(text.states[:, :3].reshape(1, len(tokens), -1))
+    column = int(np.flatnonzero(text.answer)[0]) - 1  # it has read the answer's first token
+    rounds = gained = 0
+    while column + 2 < len(tokens):
+        prefix = read_prefix(
+            draft.config,
+            draft.params,
+            jnp.asarray(table[tokens[1 : column + 2]])[None],
+            aux[:, : column + 1],
+            room=steps - 1,
+        )
+        memory, accepted = prefix.memory, 0
+        state, read = prefix.state[:, -1:], prefix.head_input[:, -1:]
+        for k in range(steps):
+            said = int(greedy_ids(read, kernel, target_ids)[0, 0])
+            if column + 2 + k >= len(tokens) or said != tokens[column + 2 + k]:
+                break
+            accepted += 1
+            if k + 1 < steps:
+                embedding = jnp.asarray(table[said])[None, None]
+                slot = jnp.array([column + 1 + k])
+                step = draft_one(draft.config, draft.params, embedding, state, memory, slot)
+                state, read, memory = step.state, step.head_input, step.memory
+        rounds += 1
+        gained += min(accepted + 1, len(tokens) - column - 2)
+        column += accepted + 1
+    return rounds, gained
+
+
+def test_a_walk_is_what_drafting_and_verifying_round_by_round_gives():
+    draft, documents = tiny_draft(), texts()[:3]
+    params = jax.tree.map(jnp.asarray, draft.params)
+    kernel = params["lm_head"]["kernel"]
+    fed = batches(documents, slots=(0, 1, 2), columns=64, bucket=8)
+    counts = evaluate(draft.config, params, kernel, draft.vocab, fed, steps=3)
+    expected = [served(draft, text, 3) for text in documents]
+    assert list(zip(counts.rounds.tolist(), counts.gained.tolist(), strict=True)) == expected
+    assert counts.gained.sum() > 1.3 * counts.rounds.sum()

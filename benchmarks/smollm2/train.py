@@ -24,10 +24,10 @@ from benchmarks.cache import cache_directory
 from benchmarks.smollm2.answers import BOUNDARIES, LONGEST, Split, shard_directory
 from benchmarks.smollm2.target import target_directory
 from converters.drafts import LoadedDraft
-from converters.writing import save_draft
 from converters.files import write_json
 from converters.shards import read_documents
 from converters.targets import LoadedTarget, load_target
+from converters.writing import save_draft
 from eagle3_jax.batches import batches
 from eagle3_jax.config import AttentionConfig, DraftConfig, RopeConfig
 from eagle3_jax.evaluate import evaluate

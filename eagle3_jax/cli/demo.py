@@ -59,9 +59,11 @@ class Demo(Options):
         from eagle3_jax.report import draw_readings, save_picture
 
         card = read_json(directory / "card.json")
-        inputs = load(near(directory / "draft"), [near(directory / "shards")], None)
+        inputs = load(near(directory / "draft"), [near(directory / "shards")])
         wired = capture_of(inputs)
-        stored = inputs.shards[0].info.boundaries
+        stored = inputs.shards.info.boundaries
+        if stored is None or wired.boundaries is None:
+            raise InputError(f"{near(directory)}: says no boundaries, expected them in the package")
         last = tuple(range(len(stored) - len(wired.slots), len(stored)))
         shifted = Capture(
             last, tuple(stored[slot] for slot in last), "taking the last stored states"
@@ -73,7 +75,8 @@ class Demo(Options):
         clear = accepted[0] > 0 and accepted[0] >= _CLEARLY_BETTER * accepted[1]
 
         lengths = [one.figures["tokens_per_round"] for one in (right, wrong)]
-        fed, trained = listed(shifted.boundaries), listed(wired.boundaries)
+        fed = listed(tuple(stored[slot] for slot in last))
+        trained = listed(wired.boundaries)
         story = (
             f"Fed target states {fed} where it was trained on {trained}, the draft still gets the "
             "shapes that it expects: nothing crashed, nothing warned, and tokens per round went "

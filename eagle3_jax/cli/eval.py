@@ -2,42 +2,47 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from tyro.conf import arg
 
-from eagle3_jax.cli.manners import (
-    FINE,
-    Options,
-    near,
-    people_console,
-    require_destination,
-    write_result,
-)
+from eagle3_jax.cli.drafts import ReadingOptions, numbers
+from eagle3_jax.cli.manners import FINE, near, people_console, require_destination, write_result
 from eagle3_jax.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eval(Options):
+class Eval(ReadingOptions):
     """Count how often a draft is right on stored target states, step by step."""
 
     example: ClassVar[str] = "eagle3-jax eval --draft my-draft/ --shards shards/ --json result.json"
 
     draft: Annotated[Path, arg(metavar="DIR")]
-    """The draft: a directory with config.json and safetensors."""
+    """The draft: a directory with config.json and weights of any framework."""
     shards: Annotated[tuple[Path, ...], arg(metavar="PATH...")]
-    """Shard files, or directories of them."""
-    target: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """The target's directory, for token embeddings or a head that the draft has not got."""
+    """Shard files of any framework, directories of them or patterns."""
     steps: Annotated[int, arg(metavar="K")] = 5
     """Draft steps per round."""
     slots: Annotated[str | None, arg(metavar="I,J,...", help_behavior_hint="")] = None
     """Which stored states feed the draft, counted from 0: overrides the draft's config."""
+    layout: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """Whose shards they are, where their keys do not tell: specforge, speculators, modelopt, ..."""
+    last_state: Annotated[
+        Literal["pre_norm", "post_norm", "absent"] | None, arg(help_behavior_hint="")
+    ] = None
+    """What the last stored state is, where the shards do not say."""
+    max_bad: Annotated[float, arg(metavar="SHARE")] = 0.01
+    """How many documents may be left out for what is wrong with them."""
+    strict: bool = False
+    """Stop at the first bad document."""
 
     def run(self) -> int:
         """Evaluate, print the table, write the JSON."""
         require_destination(self.json)
-        slots = None if self.slots is None else _slots(self.slots)
+        slots = None if self.slots is None else numbers(self.slots, "--slots")
+        if not 0 <= self.max_bad < 1:
+            raise InputError(f"--max-bad is {self.max_bad}, expected a share from 0 to below 1")
+        target = self.open_target()
 
         from eagle3_jax.cli.inputs import load
         from eagle3_jax.cli.scoring import as_json, capture_of, score
@@ -46,16 +51,18 @@ class Eval(Options):
         inputs = load(
             near(self.draft),
             [near(path) for path in self.shards],
-            None if self.target is None else near(self.target),
+            target,
+            reading=self.reading(target),
+            layout=self.layout,
+            last_state=self.last_state,
         )
-        result = score(inputs, capture_of(inputs, slots), steps=self.steps, quiet=self.quiet)
+        result = score(
+            inputs,
+            capture_of(inputs, slots),
+            steps=self.steps,
+            quiet=self.quiet,
+            max_bad=0.0 if self.strict else self.max_bad,
+        )
         print_score(people_console(self), inputs, result)
         write_result(self.json, as_json(inputs, result))
         return FINE
-
-
-def _slots(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise InputError(f"--slots is {text!r}, expected numbers from 0, like 0,1,2")
-    return tuple(int(part) for part in parts)

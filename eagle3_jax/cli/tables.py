@@ -11,25 +11,45 @@ from eagle3_jax.cli.lines import print_lines
 from eagle3_jax.cli.manners import near
 from eagle3_jax.cli.scoring import Capture, Score
 
+_HEADINGS = {
+    "teacher_forced": "teacher-\nforced",
+    "conditional": "condi-\ntional",
+    "top_4": "top-4",
+    "top_8": "top-8",
+    "agreement": "agree-\nment",
+}
+
 
 def print_score(console: Console, inputs: Inputs, score: Score) -> None:
     """One evaluation: a row a step, then what it amounts to, and what was read."""
-    table = _figures("step", "columns", "coverage", "teacher-forced", "joint", "conditional")
+    shares = ["coverage", "teacher_forced", "joint", "conditional", "top_4", "top_8"]
+    shares += ["agreement"] if inputs.target_head is not None else []
+    table = _figures("step", "columns", *(_HEADINGS.get(name, name) for name in shares))
     for step in score.figures["steps"]:
-        shares = ("coverage", "teacher_forced", "joint", "conditional")
         table.add_row(
             str(step["step"]), f"{step['total']:,}", *(_percent(step[name]) for name in shares)
         )
     console.print(table)
+    ranges = score.figures["intervals"]
+    walked = score.figures["walked"]
     lines = {
         "accepted per round": f"{score.figures['accepted_per_round']:.3f} draft tokens",
-        "tokens per round": f"{score.figures['tokens_per_round']:.3f} (accepted + 1)",
+        "tokens per round": (
+            f"{score.figures['tokens_per_round']:.3f} (accepted + 1), the mean over columns"
+            f"{_range(ranges['tokens_per_round'])}"
+        ),
+        "walked": (
+            f"{_length(walked['tokens_per_round'])} tokens per round over the "
+            f"{walked['rounds']:,} rounds of a server{_range(ranges['walked_tokens_per_round'])}"
+        ),
+        "due": inputs.due,
         "capture": described(inputs, score.capture),
         "embeddings": inputs.embeddings,
         "head": inputs.head,
         "documents": read(inputs, score),
     }
-    print_lines(console, lines, inputs.draft.notes)
+    bad = tuple(f"left out: {told}" for told in score.bad)
+    print_lines(console, lines, (*inputs.draft.notes, *bad))
 
 
 def print_comparison(
@@ -52,18 +72,25 @@ def print_comparison(
 
 def described(inputs: Inputs, capture: Capture) -> str:
     """A capture in words."""
-    info = inputs.shards[0].info
-    last = "before" if info.last_state == "pre_norm" else "after"
-    return (
-        f"boundaries {listed(capture.boundaries)} (slots {listed(capture.slots)}), by "
-        f"{capture.source}; stored are {listed(info.boundaries)}, the last {last} the final norm"
-    )
+    info, file = inputs.shards.info, inputs.shards.files[0]
+    slots = f"slots {listed(capture.slots)}"
+    if capture.boundaries is not None:
+        slots = f"boundaries {listed(capture.boundaries)} ({slots})"
+    stored = f"{file.states} states" if info.boundaries is None else listed(info.boundaries)
+    last = {
+        "pre_norm": ", the last before the final norm",
+        "post_norm": ", the last after the final norm",
+        "absent": ", no last state among them",
+        None: "",
+    }[info.last_state]
+    return f"{slots}, by {capture.source}; stored are {stored}{last}"
 
 
 def read(inputs: Inputs, score: Score) -> str:
     """What was read, in words."""
-    names = ", ".join(str(near(shard.path)) for shard in inputs.shards[:3])
-    more = f" and {len(inputs.shards) - 3} more" if len(inputs.shards) > 3 else ""
+    files = inputs.shards.files
+    names = ", ".join(str(near(file.path)) for file in files[:3])
+    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
     return (
         f"{score.documents:,}, tokens {score.tokens:,}, of which answer tokens "
         f"{score.answer_tokens:,}, from {names}{more}; {score.seconds:.1f} s"
@@ -79,3 +106,12 @@ def _figures(*columns: str) -> Table:
 
 def _percent(share: Any) -> str:
     return "-" if share is None else f"{share:.1%}"
+
+
+def _length(tokens: float | None) -> str:
+    return "-" if tokens is None else f"{tokens:.3f}"
+
+
+def _range(interval: list[float] | None) -> str:
+    """A 95% interval, where there is one."""
+    return "" if interval is None else f"; 95%: {interval[0]:.3f} to {interval[1]:.3f}"
