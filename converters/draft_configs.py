@@ -10,17 +10,16 @@ from converters.attention_configs import read_attention
 from converters.captures import stated_ids
 from converters.config_keys import NESTED, Keys
 from converters.dialects.base import Dialect
+from converters.draft_ropes import read_draft_rope
 from converters.evidence import Evidence
-from converters.keys import read_flag, read_integer, read_number, read_object
+from converters.keys import read_flag, read_integer, read_number
 from converters.ledger import Ledger
 from converters.names import FIRST, HEAD
-from converters.ropes import read_rope
 from converters.tensors import Tensor
-from eagle3_jax.config import DraftConfig, HeadSource, RopeConfig, YarnScaling
+from eagle3_jax.config import DraftConfig, HeadSource
 from eagle3_jax.errors import InputError
 
 _ALIASES = {"fc_norm": ("fc_norm", "use_aux_norm")}  # a knob's keys at the top
-_PLAIN_ROPE = ("rope_theta", "partial_rotary_factor")  # what is left without a scaling
 _LARGEST_VOCAB = 1 << 24  # sixty times what any model has: a config alone may say anything
 _NESTED_NAMES = {"norm_before_fc": "norm_before_fc", "norm_output": "return_hidden_post_norm"}
 
@@ -61,7 +60,7 @@ def read_config(evidence: Evidence) -> DraftConfig:
         vocab_size=vocab_size,
         draft_vocab_size=draft_size,
         attention=read_attention(evidence),
-        rope=_rope(keys, dialect, ledger),
+        rope=read_draft_rope(keys, dialect, ledger),
         num_aux=num_aux,
         num_layers=evidence.settle(
             "num_hidden_layers", _layer_count(tensors, keys.where), "tensors' names"
@@ -169,67 +168,6 @@ def _epsilon(keys: Keys, ledger: Ledger) -> float:
     if found < 0:
         raise InputError(f"{keys.where}: rms_norm_eps is {found}, expected a positive number")
     return ledger.settle("rms_norm_eps", found, keys.place("rms_norm_eps"))
-
-
-def _rope(keys: Keys, dialect: Dialect, ledger: Ledger) -> RopeConfig:
-    """The rotation, as the file has it unless the user says otherwise."""
-    values = dict(keys.values)
-    settings = ledger.settings
-    if "rope_scaling" in settings or "rope_theta" in settings:
-        for holder in ("rope_parameters", "rope_scaling"):
-            inner = read_object(values, holder, keys.where)
-            if "rope_scaling" in settings:
-                inner = {key: value for key, value in inner.items() if key in _PLAIN_ROPE}
-            if "rope_theta" in settings:
-                inner = {key: value for key, value in inner.items() if key != "rope_theta"}
-                values["rope_theta"] = settings["rope_theta"]
-            values[holder] = inner
-    rope = read_rope(values, keys.where)
-    source = _nested_source(keys, "rope_theta", dialect)
-    ledger.settle("rope_theta", rope.theta, "--set" if "rope_theta" in settings else source)
-    holders = [key for key in ("rope_parameters", "rope_scaling") if keys.values.get(key)]
-    holders += ["rope_scaling"] if "rope_scaling" in keys.values else []
-    scaled = keys.place(holders[0]) if holders else f"{dialect.name}'s default"
-    ledger.settle("rope_scaling", rope.scaling, "--set" if "rope_scaling" in settings else scaled)
-    ledger.settle(
-        "partial_rotary_factor",
-        rope.partial,
-        _nested_source(keys, "partial_rotary_factor", dialect),
-    )
-    _doubt_rope(rope, dialect, ledger)
-    return rope
-
-
-def _nested_source(keys: Keys, key: str, dialect: Dialect) -> str:
-    """Where a number of the rotation stands: at the top or in one of two holders."""
-    if keys.values.get(key) is not None:
-        return keys.place(key)
-    for holder in ("rope_parameters", "rope_scaling"):
-        nested = keys.values.get(holder)
-        if isinstance(nested, dict) and nested.get(key) is not None:
-            return f"{keys.place(holder)}.{key}"
-    return f"{dialect.name}'s default"
-
-
-def _doubt_rope(rope: RopeConfig, dialect: Dialect, ledger: Ledger) -> None:
-    """What trainers are known to write that they did not train with."""
-    scaling = rope.scaling
-    added = dialect.added_yarn
-    if isinstance(scaling, YarnScaling) and added == (
-        scaling.factor,
-        scaling.original_max_positions,
-    ):
-        ledger.notes.append(
-            f"rope_scaling is yarn with factor {added[0]:g} over {added[1]} positions, which "
-            f"{dialect.title} adds to drafts trained without: --set rope_scaling=none reads the "
-            "training's"
-        )
-    if dialect.trained_theta not in (None, rope.theta):
-        ledger.notes.append(
-            f"rope_theta is {rope.theta:g}, but {dialect.title} trains with "
-            f"{dialect.trained_theta:g} whatever it says: --set "
-            f"rope_theta={dialect.trained_theta:g} reads the training's"
-        )
 
 
 def _head(evidence: Evidence) -> tuple[HeadSource, int | None]:

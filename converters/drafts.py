@@ -15,13 +15,13 @@ from converters.config_keys import SPECULATORS, Keys, read_keys
 from converters.detect import CAPTURE, MARK, Clues, detect
 from converters.dialects import dialect_of
 from converters.dialects.base import Dialect
+from converters.draft_checks import require_draft, require_known
 from converters.draft_configs import read_config
 from converters.evidence import Evidence
-from converters.features import LOSSES
 from converters.files import read_json, require_directory
 from converters.keys import read_integer
 from converters.ledger import Ledger, Setting
-from converters.names import EMBEDDING, FIRST, Names, canonical_names
+from converters.names import EMBEDDING, Names, canonical_names
 from converters.shapes import expected_shapes
 from converters.stored import open_checkpoint
 from converters.tensors import Stored, Tensor
@@ -30,14 +30,6 @@ from converters.vocabs import Maps, read_maps, read_vocab
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.errors import InputError
 from eagle3_jax.vocab import VocabMap
-
-_FOREIGN_TENSORS = (  # other kinds of draft, told by a tensor that only they have
-    ("mask_hidden", "parallel drafting (P-EAGLE)"),
-    ("parallel_draft_heads.", "parallel draft heads"),
-    ("eh_proj.", "an eh_proj before attention"),
-    ("experts.", "a mixture of experts"),
-    ("g_proj.", "gated attention"),
-)
 
 
 @dataclass(frozen=True)
@@ -160,9 +152,9 @@ def open_draft(directory: Path, reading: Reading | None = None) -> OpenDraft:
     clues = Clues(raw, frozenset(checkpoint.tensors), checkpoint.metadata)
     dialect, evidence = _dialect(clues, reading, where)
     names = canonical_names(checkpoint.tensors, dialect, str(directory))
-    _require_draft(raw, names, directory)
+    require_draft(raw, names, directory)
     keys = read_keys(raw, where, reading.allowed)
-    _require_known(reading.allowed, keys, names, where)
+    require_known(reading.allowed, keys, names, where)
     ledger = Ledger(reading.settings, notes=list(checkpoint.notes))
     tensors: dict[str, Tensor] = {
         canonical: checkpoint.tensors[name] for canonical, name in names.origins.items()
@@ -264,16 +256,6 @@ def _dialect(clues: Clues, reading: Reading, where: str) -> tuple[Dialect, tuple
     return found.dialect, found.evidence
 
 
-def _require_known(allowed: frozenset[str], keys: Keys, names: Names, where: str) -> None:
-    """Refuse a name that `--allow` could not mean: a typo would pass for consent."""
-    known = LOSSES | keys.values.keys() | keys.nested.keys() | set(names.origins.values())
-    for name in sorted(allowed - known):
-        raise InputError(
-            f"{where}: --allow {name} is neither a key nor a tensor of this draft, expected one, "
-            f"or one of {', '.join(sorted(LOSSES))}"
-        )
-
-
 def _maps(stored: Mapping[str, Tensor], reading: Reading, where: str) -> Maps:
     """What the vocabulary tensors say; what the user gives wins."""
     if reading.mapping is not None:
@@ -300,31 +282,6 @@ def _unused(
             asked = "--set" if "final_norm" in reading.settings else "norm_output"
             reasons[origin] = f"the head reads the raw state, says {asked}"
     return reasons
-
-
-def _require_draft(raw: Mapping[str, Any], names: Names, directory: Path) -> None:
-    for canonical, origin in sorted(names.origins.items()):
-        for part, kind in _FOREIGN_TENSORS:
-            if canonical.startswith(part) or f".{part}" in canonical:
-                raise InputError(
-                    f"{directory}: tensor {origin} belongs to {kind}, expected a dense EAGLE-3 "
-                    "draft that drafts one token after another"
-                )
-    held = names.origins.keys()
-    attention = FIRST + "self_attn."
-    queries = {attention + "q_proj.weight", attention + "q_a_proj.weight"}
-    missing = []
-    if FIRST + "hidden_norm.weight" not in held:
-        missing.append(FIRST + "hidden_norm.weight")
-    if not queries & held:
-        missing.append(attention + "q_proj.weight")
-    if missing:
-        named = raw.get("architectures")
-        found = named[0] if isinstance(named, list) and named else raw.get("model_type")
-        raise InputError(
-            f"{directory}: not an EAGLE-3 draft: found {found!r} without "
-            f"{' or '.join(missing)}, expected a midlayer that reads [embedding, hidden]"
-        )
 
 
 def _require_shapes(

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from converters.tensors import DTYPES, Tensor, Tick, write_tensor
@@ -62,17 +61,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path}: found a JSON {type(value).__name__}, expected an object")
     return value
-
-
-def read_checkpoint(directory: Path) -> dict[str, np.ndarray]:
-    """Every tensor of a checkpoint directory in memory; see `converters.stored`.
-
-    Raises:
-        InputError: when there is no checkpoint, or files and index do not agree.
-    """
-    from converters.stored import open_checkpoint  # it needs this module
-
-    return {name: tensor.read() for name, tensor in open_checkpoint(directory).tensors.items()}
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from converters.files import read_checkpoint, read_json, require_directory
+from converters.files import read_json, require_directory
 from converters.keys import read_flag, read_integer, read_number, read_object
 from converters.ropes import read_rope
 from converters.stored import open_checkpoint
@@ -154,7 +154,7 @@ def load_target(directory: Path) -> LoadedTarget:
     require_directory(directory, "a target")
     config_file = directory / "config.json"
     raw = read_json(config_file)
-    tensors, origins = _canonical(read_checkpoint(directory), directory)
+    tensors, origins = _canonical(_read_whole(directory), directory)
     config = read_target_config(raw, str(config_file), has_head=_HEAD in tensors)
     if config.tie_embeddings:
         tensors.pop(_HEAD, None)  # transformers overwrites it with the embeddings
@@ -236,6 +236,10 @@ def _windows(raw: dict[str, Any], family: str, layers: int, where: str) -> tuple
             "sliding_attention"
         )
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _read_whole(directory: Path) -> dict[str, np.ndarray]:
+    return {name: tensor.read() for name, tensor in open_checkpoint(directory).tensors.items()}
 
 
 def _canonical(

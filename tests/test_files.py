@@ -16,14 +16,13 @@ from safetensors.numpy import save, save_file
 from converters import tensors as tensors_on_disk
 from converters.files import (
     open_tensors,
-    read_checkpoint,
     read_json,
     require_directory,
     whole_directory,
     write_json,
     write_tensors,
 )
-from converters.stored import open_tensors_file
+from converters.stored import open_checkpoint, open_tensors_file
 from converters.tensors import DTYPES
 from eagle3_jax.errors import InputError
 from tests.torch_files import tensor, write_torch
@@ -261,13 +260,13 @@ def test_what_is_no_safetensors_file(tmp_path):
 
 def test_checkpoints_are_read_of_either_kind(tmp_path):
     write_torch(tmp_path / "pytorch_model.bin", {"a": tensor(ONE), "b": tensor(TWO)})
-    back = read_checkpoint(tmp_path)
-    assert {name: array.tolist() for name, array in back.items()} == {
+    back = open_checkpoint(tmp_path).tensors
+    assert {name: stored.read().tolist() for name, stored in back.items()} == {
         "a": ONE.tolist(),
         "b": TWO.tolist(),
     }
     save_file({"c": ONE}, tmp_path / "model.safetensors")
-    assert read_checkpoint(tmp_path).keys() == {"c"}
+    assert open_checkpoint(tmp_path).tensors.keys() == {"c"}
 
 
 def test_directories_are_required(tmp_path):
