@@ -100,7 +100,6 @@ _FOREIGN = {
 _FOREIGN_NESTED = {
     "eh_proj_before_attn": "an eh_proj before attention",
     "eh_proj_bias": "an eh_proj before attention",
-    "parallel_draft_heads_num_layers": "parallel draft heads",
 }
 
 
@@ -193,7 +192,8 @@ def _require_known(
                 f"{where}: {key} marks {kind}, expected an EAGLE-3 draft in floating point that "
                 f"drafts one token after another (--allow {key} passes over it)"
             )
-    extra = {"parallel_draft_step"} if holder else set()
+    # Parallel drafting, which a step of 1 is not: ModelOpt's exports always state both.
+    extra = {"parallel_draft_step", "parallel_draft_heads_num_layers"} if holder else set()
     unknown = sorted(keys.keys() - known - foreign.keys() - extra - set(allowed))
     if unknown:
         raise InputError(

@@ -200,6 +200,14 @@ FEATURES: dict[str, Feature] = {
         "more than one layer of latent attention",
         lambda c, _: c.num_layers > 1 and isinstance(c.attention, LatentAttentionConfig),
     ),
+    "latent_other_scaling": Feature(
+        "RoPE scaling other than YaRN under latent attention",
+        lambda c, _: (
+            isinstance(c.attention, LatentAttentionConfig)
+            and c.rope.scaling is not None
+            and not isinstance(c.rope.scaling, YarnScaling)
+        ),
+    ),
     "latent_scaling": Feature(
         "RoPE scaling under latent attention",
         lambda c, _: isinstance(c.attention, LatentAttentionConfig) and c.rope.scaling is not None,

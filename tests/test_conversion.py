@@ -16,7 +16,7 @@ from converters.shapes import expected_shapes
 from converters.targets import open_target
 from converters.trees import to_tensors
 from converters.writing import fates, save_draft, write_draft
-from eagle3_jax.config import RopeConfig, YarnScaling
+from eagle3_jax.config import LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
 from eagle3_jax.vocab import VocabMap
 from tests.conftest import latent_heads, tiny_config
 from tests.samples import BOUNDARIES, TABLE, write_target
@@ -724,3 +724,14 @@ def test_speculators_is_told_where_the_target_is(tmp_path, target):
     assert open_draft(tmp_path / "draft").target_name == str(tmp_path / "target")
     again = draft._replace(target_name="org/model")
     assert fitted(again, "speculators", target=place).draft.target_name == "org/model"
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+@pytest.mark.parametrize("scaling", [LinearScaling(2.0), Llama3Scaling(8.0, 1.0, 4.0, 8192)])
+def test_servers_turn_latent_attention_by_yarn_whatever_is_stated(dialect, scaling):
+    draft = opened(attention=latent_heads(), rope=RopeConfig(scaling=scaling))
+    told = "RoPE scaling other than YaRN under latent attention: its class with latent attention"
+    with refused(f"there: {dialect} has no place for {told} always turns by YaRN"):
+        fitted(draft, dialect)
+    yarn = YarnScaling(4.0, 16, mscale=1.0, mscale_all_dim=1.0)
+    assert fitted(opened(attention=latent_heads(), rope=RopeConfig(scaling=yarn)), dialect)

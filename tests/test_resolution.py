@@ -541,3 +541,11 @@ def test_one_capture_in_two_numberings_is_no_contradiction(opened, dialect, plac
     draft = opened({LAYER_IDS: [2, 4, 5]}, dialect=dialect)
     assert draft.boundaries == (2, 4, 5)
     assert draft.sources["boundaries"].startswith(f"config {place} ")
+
+
+def test_one_parallel_draft_step_is_none(opened, refusal):
+    exported = {"parallel_draft_step": 1, "parallel_draft_heads_num_layers": 1}
+    nested = CONFIG["eagle_config"] | exported
+    assert opened({"eagle_config": nested}, dialect="modelopt").config.num_aux == 3
+    message = "parallel_draft_step 4 marks parallel drafting, expected 1"
+    assert refusal({"eagle_config": nested | {"parallel_draft_step": 4}}) == message

@@ -121,7 +121,10 @@ PLACES: dict[str, tuple[str, frozenset[str]]] = {
         _only("sglang vllm speculators speculators-converted automodel tensorrt-llm native"),
     ),
     "linear": ("linear RoPE scaling", _SCALED),
-    "dynamic": ("dynamic RoPE scaling", _SCALED - {"sglang"}),
+    "dynamic": (
+        "dynamic RoPE scaling",
+        _SCALED - _only("sglang specforge specforge-0.2 torchspec"),
+    ),
     "llama3": ("llama3 RoPE scaling", _SCALED | {"tpu-inference"}),
     "yarn": ("yarn RoPE scaling", _SCALED),
     "attention_factor of YaRN": (

@@ -12,9 +12,10 @@ from converters.dialects.safeailab import PLAIN_FLAGS, PLAIN_LACKS
 
 _RAW = {"norm_before_residual": (False, RAW_RESIDUAL)}
 _TRAINER_LACKS = (
-    {name: reason for name, reason in PLAIN_LACKS.items() if name not in ("fc_norm", "norm_output")}
+    {name: why for name, why in PLAIN_LACKS.items() if name not in ("fc_norm", "norm_output")}
     | without("it has none", "longrope", "yarn_attention_factor")
     | without("it divides by mscale alone", "lone_mscale")
+    | without("it stretches short texts too", "dynamic")
 )
 
 # `norm_output` changed its meaning: SpecForge up to 0.2.0 (a6b6b023) norms what the head reads
@@ -75,6 +76,7 @@ SGLANG = Dialect(
     | without("its class with latent attention has one layer", "latent_layers")
     | without("it fuses q_a_proj with kv_a_proj_with_mqa", "direct_queries")
     | without("it stretches short texts too", "dynamic")
+    | without("its class with latent attention always turns by YaRN", "latent_other_scaling")
     | without("it reads none", "yarn_attention_factor", "longrope_attention_factor")
     | without("it takes the factor from the lengths", "longrope_factor"),
 )

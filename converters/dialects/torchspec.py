@@ -34,5 +34,6 @@ TORCHSPEC = Dialect(
     | without("it always fuses aux states", "last_state_only")
     | without(ONE_LAYER, "layers")
     | without("it turns whole heads", "partial_rotary")
-    | without("it has no such rotation", "longrope"),
+    | without("it has no such rotation", "longrope")
+    | without("it stretches short texts too", "dynamic"),
 )

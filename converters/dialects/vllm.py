@@ -29,7 +29,8 @@ VLLM = Dialect(
     lacks=SERVED
     | without("its fc has no bias", "fc_bias")
     | without("its class with q/k norms has none", "qk_norm_mlp_bias", "qk_norm_output_bias")
-    | without("its class with latent attention has none", "latent_norm_before_fc"),
+    | without("its class with latent attention has none", "latent_norm_before_fc")
+    | without("its class with latent attention always turns by YaRN", "latent_other_scaling"),
 )
 TPU_INFERENCE = Dialect(
     name="tpu-inference",

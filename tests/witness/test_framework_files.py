@@ -131,7 +131,8 @@ class TestTheirsForUs:
         draft = read_whole(opened)
         require_tensors(draft, run, FLOAT32, FLOAT32)
         require_vocabulary(draft.vocab.target_ids, run)
-        assert differ(steps_of(draft, run), run.outputs) < tolerance(run)
+        apart = differ(steps_of(draft, run), run.outputs)
+        assert apart < tolerance(run)
 
     @pytest.mark.parametrize("kind", EXPORTS)
     @pytest.mark.parametrize("name", SPECFORGE)
@@ -152,7 +153,8 @@ class TestTheirsForUs:
         require_vocabulary(draft.vocab.target_ids, run)
         if kind != "hf":  # its weights are the checkpoint's
             slack = tolerance(run) if weights == FLOAT32 else ROUNDED
-            assert differ(steps_of(draft, run), run.outputs) < slack
+            apart = differ(steps_of(draft, run), run.outputs)
+            assert apart < slack
 
     @only_when_asked
     @pytest.mark.parametrize("name", MODELOPT)
@@ -168,7 +170,8 @@ class TestTheirsForUs:
         require_tensors(draft, run, weights, None)
         require_vocabulary(draft.vocab.target_ids, run)
         slack = tolerance(run) if weights == FLOAT32 else ROUNDED
-        assert differ(steps_of(draft, run), run.outputs) < slack
+        apart = differ(steps_of(draft, run), run.outputs)
+        assert apart < slack
 
     @only_when_asked
     def test_a_yarn_that_modelopt_adds_is_told(self, modelopt_runs):
@@ -218,7 +221,7 @@ class Arrival(NamedTuple):
 # What SpecForge's draft has a place for; no position lies past the row.
 FOR_SPECFORGE = [
     *("plain", "fc_norm", "mha", "mqa", "head_dim=D_by_N", "whole_vocabulary", "large_eps"),
-    *("theta", "linear", "llama3"),
+    *("theta", "linear", "llama3", "yarn"),
 ]
 # What SGLang's draft has a place for of speculators' and ModelOpt's. It would tell one state of the
 # draft's own width for one that is fused already.
@@ -262,14 +265,15 @@ def pack(
 def convert(run: Run, journey: Journey, target: Path | None = None) -> Fitted:
     """A run's file, opened by us and made fit for another dialect."""
     draft = open_draft(run.file(journey.kind), reading_of(journey.source, run))
-    assert draft.max_positions is not None
+    longest = draft.max_positions
+    assert longest is not None
     if target is not None:
         draft = draft._replace(target_name=str(target))
     return fit(
         draft,
         dialect_of(journey.to),
         where=str(journey),
-        max_positions=draft.max_positions,
+        max_positions=longest,
         allowed=journey.allowed,
         target=None if target is None else open_target(target),
     )
@@ -304,7 +308,8 @@ def require_numbers(journey: Journey, arrival: Arrival) -> None:
     run = arrival.run
     bfloat16 = journey.kind == "sglang" or run.knobs.get("dtype") == "bfloat16"
     ours = forward(run, config_at_arrival(journey, run))
-    assert differ(ours, arrival.outputs) < (ROUNDED if bfloat16 else tolerance(run))
+    apart = differ(ours, arrival.outputs)
+    assert apart < (ROUNDED if bfloat16 else tolerance(run))
 
 
 def require_knobs(journey: Journey, arrival: Arrival, names: str, **others: Any) -> None:
@@ -364,7 +369,8 @@ class TestOursForSpeculators:
         ours = take_steps(
             config_of("specforge", arrival.run), draft.params, table, arrival.run.inputs
         )
-        assert differ(ours, arrival.outputs) < tolerance(arrival.run)
+        apart = differ(ours, arrival.outputs)
+        assert apart < tolerance(arrival.run)
 
 
 class TestOursForSpecForge:
