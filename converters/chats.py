@@ -44,12 +44,12 @@ _TEMPLATE_ERRORS = (
 )
 
 
-class Chat(NamedTuple):
-    """A chat as tokens.
+class Text(NamedTuple):
+    """A text to read, or a prompt to answer.
 
     Attributes:
         ids: `[T]` int32.
-        answer: `[T]` bool, true on the tokens of answers.
+        answer: `[T]` bool, true on the tokens of answers; all false in a prompt.
     """
 
     ids: np.ndarray
@@ -91,20 +91,15 @@ class ChatTokenizer:
         try:
             self._tokenizer = Tokenizer.from_str(json.dumps(content))
         except Exception as error:  # noqa: BLE001  # tokenizers raises nothing narrower
-            raise InputError(f"{file}: found no tokenizer that the library reads ({error})") from None
+            raise InputError(f"{file}: found JSON that is no tokenizer ({error})") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = {number for number, token in added.items() if token.special}
         config = _optional(directory / _CONFIG)
-        self.tokens = _named_tokens({**_optional(directory / _SPECIAL), **config})
+        self.tokens = _named_tokens(_optional(directory / _SPECIAL)) | _named_tokens(config)
         self._source, found = _template(directory, config, template)
         self._template = None if found is None else _compiled(found, self._source)
-
-    def id_of(self, token: str) -> int | None:
-        """The id of a token, where the tokenizer has it."""
-        number: int | None = self._tokenizer.token_to_id(token)
-        return number
 
     def text(self, text: str) -> np.ndarray:
         """The tokens of plain text, with those that the tokenizer adds itself (BOS)."""
@@ -125,7 +120,7 @@ class ChatTokenizer:
             raise InputError("every message is an assistant's, expected one to answer")
         return _array(self._encode(self._plain(messages[:asked], tools, opened=True)))
 
-    def chat(self, messages: list[Message], tools: Any = None, answers: Answers = "all") -> Chat:
+    def chat(self, messages: list[Message], tools: Any = None, answers: Answers = "all") -> Text:
         """The tokens of a chat and which of them are answers, each with its end-of-turn token.
 
         Args:
@@ -142,17 +137,18 @@ class ChatTokenizer:
         ids = self._encode(text)
         numbers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         answer = np.zeros(len(ids), np.bool_)
-        if answers == "all" and _BEGIN in marked:
+        by_marks = answers == "all" and _BEGIN in marked
+        if by_marks:
             spans = _marked_spans(marked)
         else:
             wanted = numbers if answers == "all" else numbers[-1:]
             spans = [self._span(messages, tools, text, number) for number in wanted]
         for begin, end in spans:
             first, last = (self._tokens_in(text, ids, place) for place in (begin, end))
-            if _BEGIN not in marked:
+            if not by_marks:
                 last = self._turn_end(ids, first, last)
             answer[first:last] = True
-        return Chat(_array(ids), answer if numbers else np.ones_like(answer))
+        return Text(_array(ids), answer if numbers else np.ones_like(answer))
 
     def _span(self, messages: list[Message], tools: Any, text: str, number: int) -> tuple[int, int]:
         """Where an answer begins and ends in the whole chat's text."""
@@ -162,8 +158,8 @@ class ChatTokenizer:
             if not text.startswith(part):
                 raise InputError(
                     f"{what} answer {number} is not how the whole chat begins in {self._source}, "
-                    "expected that or {% generation %} in the template; answers='last' asks for "
-                    "the last answer alone"
+                    "expected that or {% generation %} in the template, or the last answer alone "
+                    "marked"
                 )
         if len(through) < len(prompt):
             raise InputError(
@@ -246,14 +242,22 @@ def _template(
     if given is not None or file.exists():
         try:
             return str(file), file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise InputError(f"{file}: no such file, expected a chat template") from None
+        except IsADirectoryError:
+            raise InputError(f"{file}: found a directory, expected a chat template") from None
         except UnicodeDecodeError as error:
-            raise InputError(f"{file}: found no UTF-8 ({error}), expected a template") from None
+            raise InputError(
+                f"{file}: found no UTF-8 ({error}), expected a chat template"
+            ) from None
     where = f"{directory / _CONFIG}: chat_template"
     template = config.get("chat_template")
     if isinstance(template, list):  # several by name
         named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
         if "default" not in named:
-            raise InputError(f"{where} has {', '.join(map(str, named))}, expected one named default")
+            raise InputError(
+                f"{where} has {', '.join(map(str, named))}, expected one called default"
+            )
         template = named["default"]
     if template is not None and not isinstance(template, str):
         raise InputError(f"{where} is a {type(template).__name__}, expected a string")

@@ -9,6 +9,7 @@ reads keys far behind its last column: masked work is skipped, not done and thro
 """
 
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle3_jax.structs import KV, View
 
 _BLOCK = 128  # columns of a text worked off at a time; shorter texts in one piece
-_SEGMENTS = 4  # runs of blocks that read the same keys, so that shapes are static
+_SEGMENTS = 8  # runs of blocks that read the same keys, so that shapes are static
 
 
 def visible(
@@ -73,70 +74,82 @@ def attend(
     kv_heads = context.keys.shape[1]
     grouped = query.reshape(batch, columns, kv_heads, heads // kv_heads, width)
     grouped = grouped.transpose(0, 2, 3, 1, 4)  # [B,K,G,T,H]
-    own = None if view.slot is None else branch
     if view.slots is not None or columns <= _BLOCK:
         slots = view.slots
         if slots is None:
             slots = jnp.broadcast_to(jnp.arange(columns), (batch, columns))
-        mixed = _mix(grouped, context, own, slots, view, scale)
+        part = _read_context(grouped, context, slots, view, scale)
     else:
-        mixed = _mix_in_blocks(grouped, context, own, view, scale)
+        part = _read_in_blocks(grouped, context, view, scale)
+    if view.slot is not None and branch is not None:
+        part = _join(part, _read_branch(grouped, branch, view.slot, view.window, scale))
+    # Divided last: a row of H numbers and not one of S.
+    mixed = (part.mixed / part.total).astype(query.dtype)
     return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, columns, heads, -1)
 
 
-def _mix_in_blocks(
-    grouped: Float[Array, "B K G T H"],
-    context: KV,
-    branch: KV | None,
-    view: View,
-    scale: float,
-) -> Float[Array, "B K G T Hv"]:
-    """`_mix` for a whole text, block after block."""
+class _Part(NamedTuple):
+    """A softmax over some of the keys, not yet divided.
+
+    Attributes:
+        mixed: values, weighted by exp(score - highest).
+        total: the sum of these weights.
+        highest: the largest score.
+    """
+
+    mixed: Float[Array, "B K G T Hv"]
+    total: Float[Array, "B K G T 1"]
+    highest: Float[Array, "B K G T 1"]
+
+
+def _join(one: _Part, other: _Part) -> _Part:
+    """The softmax over the keys of both: a common maximum and a common total."""
+    highest = jnp.maximum(one.highest, other.highest)
+    mine, theirs = jnp.exp(one.highest - highest), jnp.exp(other.highest - highest)
+    mixed = one.mixed * mine + other.mixed * theirs
+    return _Part(mixed, one.total * mine + other.total * theirs, highest)
+
+
+def _read_in_blocks(
+    grouped: Float[Array, "B K G T H"], context: KV, view: View, scale: float
+) -> _Part:
+    """`_read_context` of a whole text, block after block."""
     batch, _, _, columns, _ = grouped.shape
     blocks = -(-columns // _BLOCK)
-
-    def in_blocks(x: Array, axis: int) -> Array:
-        """Put blocks of columns on a new first axis; the last block is filled up with zeros."""
-        filling = [(0, 0)] * x.ndim
-        filling[axis] = (0, blocks * _BLOCK - columns)
-        shape = (*x.shape[:axis], blocks, _BLOCK, *x.shape[axis + 1 :])
-        return jnp.moveaxis(jnp.pad(x, filling).reshape(shape), axis, 0)
-
-    queries = in_blocks(grouped, 3)
-    branches = None if branch is None else KV(*(in_blocks(part, 2) for part in branch))
-    first = jnp.arange(blocks) * _BLOCK
+    filling = [(0, 0)] * 3 + [(0, blocks * _BLOCK - columns), (0, 0)]  # the rest of the last block
+    filled = jnp.pad(grouped, filling).reshape(*grouped.shape[:3], blocks, _BLOCK, -1)
+    queries, first = jnp.moveaxis(filled, 3, 0), jnp.arange(blocks) * _BLOCK
     segments = min(_SEGMENTS, blocks)
     bounds = [blocks * number // segments for number in range(segments + 1)]
-    mixed = []
+    parts = []
     for begin, end in itertools.pairwise(bounds):
         reach = min(end * _BLOCK, columns)
         keys = KV(*(part[:, :, :reach] for part in context))
         valid = None if view.key_valid is None else view.key_valid[:, :reach]
         seen = view._replace(key_valid=valid)
 
-        def one(
-            block: tuple[Array, KV | None, Array], keys: KV = keys, seen: View = seen
-        ) -> Float[Array, "B K G T Hv"]:
-            query, own, start = block
+        def one(block: tuple[Array, Array], keys: KV = keys, seen: View = seen) -> _Part:
+            query, start = block
             slots = jnp.broadcast_to(start + jnp.arange(_BLOCK), (batch, _BLOCK))
-            return _mix(query, keys, own, slots, seen, scale)
+            return _read_context(query, keys, slots, seen, scale)
 
-        inside = jax.tree.map(lambda x: x[begin:end], (queries, branches, first))  # noqa: B023
-        mixed.append(jax.lax.map(one, inside))
-    joined = jnp.moveaxis(jnp.concatenate(mixed), 0, 3)  # [B,K,G,blocks,block,Hv]
-    return joined.reshape(*joined.shape[:3], blocks * _BLOCK, -1)[:, :, :, :columns]
+        parts.append(jax.lax.map(one, (queries[begin:end], first[begin:end])))
+
+    def laid_out(*pieces: Array) -> Array:
+        whole = jnp.moveaxis(jnp.concatenate(pieces), 0, 3)  # [B,K,G,blocks,block,...]
+        return whole.reshape(*whole.shape[:3], blocks * _BLOCK, -1)[:, :, :, :columns]
+
+    return jax.tree.map(laid_out, *parts)
 
 
-def _mix(
+def _read_context(
     grouped: Float[Array, "B K G T H"],
     context: KV,
-    branch: KV | None,
     slots: Int[Array, "B T"],
     view: View,
     scale: float,
-) -> Float[Array, "B K G T Hv"]:
-    """One softmax over two score arrays: a common maximum and a common total."""
-    low = jnp.finfo(jnp.float32).min
+) -> _Part:
+    """The keys that all columns share, as far as each sees them."""
     mask = visible(
         slots,
         context.keys.shape[2],
@@ -145,29 +158,40 @@ def _mix(
         key_valid=view.key_valid,
     )
     scores = _products("bkgth,bksh->bkgts", grouped, context.keys) * scale
-    scores = jnp.where(mask[:, None, None], scores, low)
-    highest = scores.max(axis=-1, keepdims=True)
-    own = None
-    if branch is not None:
-        assert view.slot is not None, "a branch needs its last filled slot"
-        steps_back = view.slot - jnp.arange(branch.keys.shape[3])
-        filled = steps_back >= 0
-        if view.window is not None:
-            filled &= steps_back < view.window
-        own = _products("bkgth,bktjh->bkgtj", grouped, branch.keys) * scale
-        own = jnp.where(filled, own, low)
-        highest = jnp.maximum(highest, own.max(axis=-1, keepdims=True))
-    # Softmax does not depend on the maximum, and its gradient does not either.
-    highest = jax.lax.stop_gradient(highest)
-    weights = jnp.exp(scores - highest)
-    total = weights.sum(axis=-1, keepdims=True)
+    weights, total, highest = _weigh(scores, mask[:, None, None])
     mixed = _products("bkgts,bksh->bkgth", weights.astype(grouped.dtype), context.values)
-    if own is not None and branch is not None:
-        own = jnp.exp(own - highest)
-        total += own.sum(axis=-1, keepdims=True)
-        mixed += _products("bkgtj,bktjh->bkgth", own.astype(grouped.dtype), branch.values)
-    # Divided last: a row of H numbers and not one of S.
-    return (mixed / total).astype(grouped.dtype)
+    return _Part(mixed, total, highest)
+
+
+def _read_branch(
+    grouped: Float[Array, "B K G T H"],
+    branch: KV,
+    slot: Int[Array, ""] | int,
+    window: int | None,
+    scale: float,
+) -> _Part:
+    """Every column's own steps up to branch slot `slot`: few keys, others in each column."""
+    steps_back = slot - jnp.arange(branch.keys.shape[3])
+    filled = steps_back >= 0
+    if window is not None:
+        filled &= steps_back < window
+    scores = _products("bkgth,bktjh->bkgtj", grouped, branch.keys) * scale
+    weights, total, highest = _weigh(scores, filled)
+    # On a CPU many products of a few rows take five times as long as this sum.
+    weights = weights.astype(grouped.dtype).astype(jnp.float32)
+    mixed = jnp.sum(weights[..., None] * branch.values[:, :, None], axis=-2)
+    return _Part(mixed, total, highest)
+
+
+def _weigh(
+    scores: Float[Array, "B K G T S"], seen: Bool[Array, "*dims S"]
+) -> tuple[Array, Array, Array]:
+    """exp(score - highest), the sum of these, and the highest, of the scores that are seen."""
+    scores = jnp.where(seen, scores, jnp.finfo(jnp.float32).min)
+    # Softmax does not depend on the maximum, and its gradient does not either.
+    highest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    weights = jnp.exp(scores - highest)
+    return weights, weights.sum(axis=-1, keepdims=True), highest
 
 
 def _products(spec: str, one: Array, other: Array) -> Array:

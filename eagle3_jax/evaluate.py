@@ -1,4 +1,8 @@
-"""How often a draft is right on stored target states: jitted counts over batches."""
+"""How often a draft is right on stored target states: jitted counts over batches.
+
+The rows of a batch are spread over all local devices. Each computes its own rows by itself, so the
+counts do not depend on how many devices there are; they meet on the host.
+"""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -7,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import DraftConfig
@@ -16,6 +21,8 @@ from eagle3_jax.ops import due_at, read_at, rms_norm
 from eagle3_jax.rollout import unroll
 from eagle3_jax.structs import DraftStep, Features
 from eagle3_jax.vocab import VocabMap
+
+_ROWS = "rows"  # the axis of the devices
 
 
 class TargetHead(NamedTuple):
@@ -62,13 +69,20 @@ def evaluate(
     Raises:
         ValueError: when there is no batch, or its states do not fit the draft.
     """
-    draft_ids, target_ids = jnp.asarray(vocab.draft_ids()), jnp.asarray(vocab.target_ids)
-    spoken = None if head is None else head.kernel[:, target_ids]
+    mesh = Mesh(np.array(jax.local_devices()), (_ROWS,))
+    spoken = None if head is None else head.kernel[:, jnp.asarray(vocab.target_ids)]
+    shared = jax.device_put(
+        (params, kernel, jnp.asarray(vocab.draft_ids()), head, spoken),
+        NamedSharding(mesh, PartitionSpec()),
+    )
     found: list[Counts] = []
     numbers: list[np.ndarray] = []
     for features in batches:
-        counts = _counted(config, steps, params, kernel, draft_ids, head, spoken, features)
-        number = np.asarray(features.document)
+        spread = jax.device_put(
+            _filled(features, mesh.size), NamedSharding(mesh, PartitionSpec(_ROWS))
+        )
+        counts = _counted(mesh, config, steps, shared, spread)
+        number = np.asarray(spread.document)
         rows = np.flatnonzero(number >= 0)
         numbers.append(number[rows])
         found.append(Counts(*(np.asarray(part)[rows] for part in counts)))
@@ -80,17 +94,48 @@ def evaluate(
     return Counts(*(np.concatenate(parts)[order] for parts in zip(*found, strict=True)))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+def _filled(features: Features, multiple: int) -> Features:
+    """The features with padding rows at the end, for a number of rows that devices can share."""
+    rows = len(features.document)
+    missing = -rows % multiple
+    if not missing:
+        return features
+
+    def longer(x: Array) -> Array:
+        return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1))
+
+    filled = jax.tree.map(longer, features)
+    return filled._replace(document=filled.document.at[rows:].set(-1))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _counted(
+    mesh: Mesh, config: DraftConfig, steps: int, shared: tuple[Any, ...], features: Features
+) -> Counts:
+    of_rows = jax.shard_map(
+        functools.partial(_count_rows, config, steps),
+        mesh=mesh,
+        in_specs=(PartitionSpec(), PartitionSpec(_ROWS)),
+        out_specs=PartitionSpec(_ROWS),
+        check_vma=False,  # its loops start from constants, which differ in that from their results
+    )
+    return of_rows(shared, features)
+
+
+def _count_rows(
     config: DraftConfig,
     steps: int,
-    params: dict[str, Any],
-    kernel: Float[Array, "D W"],
-    draft_ids: Int[Array, " V"],
-    head: TargetHead | None,
-    spoken: Float[Array, "Dt W"] | None,
+    shared: tuple[
+        dict[str, Any],
+        Float[Array, "D W"],
+        Int[Array, " V"],
+        TargetHead | None,
+        Float[Array, "Dt W"] | None,
+    ],
     features: Features,
 ) -> Counts:
+    """The counts of some rows, on one device."""
+    params, kernel, draft_ids, head, spoken = shared
     teacher = None if head is None else _teacher(head, features)
 
     def due(step: Int[Array, ""] | int) -> Int[Array, "B T"]:
@@ -110,10 +155,10 @@ def _counted(
             teacher.best,
             read_at(teacher.normaliser, number),
         )
-        ranks, shared = rank_and_agree(step.head_input, kernel, ids, at, spoken)
-        return ranks, ids >= 0, shared
+        ranks, mass = rank_and_agree(step.head_input, kernel, ids, at, spoken)
+        return ranks, ids >= 0, mass
 
-    ranks, covered, shared = unroll(
+    ranks, covered, agreement = unroll(
         config,
         params,
         features.aux.astype(kernel.dtype),
@@ -122,7 +167,7 @@ def _counted(
         read=read,
         valid=features.valid,
     )
-    return count(ranks, covered, features.answer, shared)
+    return count(ranks, covered, features.answer, agreement)
 
 
 def _teacher(head: TargetHead, features: Features) -> Teacher:

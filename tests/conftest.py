@@ -12,6 +12,9 @@ from eagle3_jax.config import AttentionConfig, DraftConfig, LatentAttentionConfi
 from eagle3_jax.model import Drafter
 from eagle3_jax.rollout import unroll
 
+# What a command under test compiles stays out of the user's cache.
+jax.config.update("jax_enable_compilation_cache", False)
+
 # Largest difference allowed between two computations whose values are of order 1.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
 

@@ -401,10 +401,11 @@ def test_bad_targets(here, capsys, tmp_path):
     [
         ((*EVAL, "--stps", "4"), "unrecognized options: --stps, 4; perhaps you meant --steps K"),
         (("eval",), "missing from eagle3-jax eval: --draft DIR --shards PATH..."),
-        ((), "expected one of {demo, eval, convert, inspect}."),
+        ((), "expected one of {demo, eval, convert, inspect, capture}."),
         (
             ("evl",),
-            "unrecognized options: evl; available subcommands: demo, eval, convert, inspect",
+            "unrecognized options: evl; available subcommands: demo, eval, convert, "
+            "inspect, capture",
         ),
         (
             (*EVAL, "--steps", "many"),

@@ -165,3 +165,17 @@ def test_states_that_nobody_names_have_to_be_named(tmp_path, capsys, draft):
     )
     found = evaluated(capsys, draft, "--shards", str(written.path), "--slots", "0,2,4")
     assert found["capture"]["boundaries"] is None
+
+
+# Precision
+
+
+def test_precision_is_asked_for_and_told(tmp_path, capsys, draft):
+    shards = write_texts(tmp_path / "a.safetensors", all_answer())
+    full = evaluated(capsys, draft, "--shards", str(shards))
+    half = evaluated(capsys, draft, "--shards", str(shards), "--precision", "bfloat16")
+    assert (full["precision"], half["precision"]) == ("float32", "bfloat16")
+    assert half["steps"] != full["steps"]
+    for one, other in zip(half["steps"], full["steps"], strict=True):
+        assert one["total"] == other["total"]
+        assert one["joint"] == pytest.approx(other["joint"], abs=0.05)

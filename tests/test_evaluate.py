@@ -117,6 +117,22 @@ def test_against_a_target_its_choice_is_due_and_agreement_is_counted(normed):
     assert_counted(counts, naive(due_of))
 
 
+def test_parameters_carry_the_precision():
+    head = TargetHead(jnp.asarray(np.random.default_rng(5).normal(size=(8, 4))), None, 1e-5)
+
+    def at(dtype):
+        params, kernel, cast = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, dtype), (PARAMS, KERNEL, head)
+        )
+        fed = batches(TEXTS, slots=(0, 1, 2), last=3, columns=16, bucket=8)
+        return evaluate(CONFIG, params, kernel, VOCAB, fed, steps=STEPS, head=cast)
+
+    full, half = at(jnp.float32), at(jnp.bfloat16)
+    assert half.total.tolist() == full.total.tolist()
+    away = np.abs(half.agreement - full.agreement) / full.total
+    assert 1e-5 < away.max() < 0.02
+
+
 def test_a_target_needs_its_last_state():
     head = TargetHead(jnp.ones((8, 4)), None, 1e-5)
     with pytest.raises(ValueError, match="the features hold no last state of the target"):

@@ -30,7 +30,9 @@ def example(config=CONFIG):
     )
     last = jnp.asarray(rng.normal(size=(2, 8, width)), jnp.float32)
     ids = jnp.zeros((2, 8), jnp.int32)
-    features = Features(ids, aux, embeddings, jnp.asarray(answer), jnp.asarray(valid))
+    features = Features(
+        ids, aux, embeddings, jnp.asarray(answer), jnp.asarray(valid), jnp.arange(len(ids))
+    )
     return random_params(config), teacher, features, last
 
 

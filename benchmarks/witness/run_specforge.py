@@ -33,6 +33,13 @@ Conventions of `OnlineEagle3Model.forward` (0.2.0), which the caller lines up wi
   key is absent) is whether the head reads that output through `norm` or as it is.
 - `fc` reads exactly three states; there is no bias anywhere and no `norm_before_residual`.
 - Its loss is not computed: it needs a GPU's kernels, and no number here depends on it.
+
+A case of mode "score" has the knobs of mode "write" and `documents`, N. Its inputs are, for each
+document n, `ids.{n} [T]`, `loss_mask.{n} [T]`, `aux.{n} [T,A*Dt]` and `last.{n} [T,Dt]`, the
+target's last states after its final norm; and `head [V,Dt]`, the target's. They go SpecForge's own
+way, from its normaliser of stored samples over its training strategy to its evaluator, each
+document in a batch of its own. NAME.figures.json gets what it logs: {"documents": [of each, as its
+training logs it], "together": what its evaluator makes of all}.
 """
 
 # ruff: noqa: E402 (what the framework's imports find is settled first)
@@ -62,11 +69,16 @@ from jobs import (
     write_outputs,
     write_report,
 )
+from specforge.algorithms.eagle3 import model as trainer_module
+from specforge.algorithms.eagle3.data import normalize_offline_sample
 from specforge.algorithms.eagle3.model import OnlineEagle3Model
+from specforge.eval.evaluator import Evaluator
 from specforge.export.to_hf import export_to_hf
 from specforge.export.to_sglang import export_to_sglang
 from specforge.modeling.auto import AutoDraftModel, AutoDraftModelConfig
 from specforge.modeling.draft.llama3_eagle import LlamaForCausalLMEagle3, get_rope_config
+from specforge.modeling.target.target_head import TargetHead
+from specforge.runtime.contracts import TrainBatch
 from specforge.training.checkpoint import CheckpointManager
 from specforge.training.model_loading import load_draft_config_source, warm_start_draft_model
 from specforge.training.strategies.base import Eagle3TrainStrategy
@@ -79,6 +91,25 @@ class LosslessEagle3Model(OnlineEagle3Model):
 
     def _acc_and_loss(self, **_: Any) -> tuple[None, ...]:
         return (None,) * 7
+
+
+class NoLoss:
+    """In the place of its loss, which needs a GPU."""
+
+    @staticmethod
+    def apply(*_: Any) -> torch.Tensor:
+        """Nothing to learn."""
+        return torch.zeros(())
+
+
+class LoadedHead(TargetHead):
+    """SpecForge's head of a target, its weight at hand and not in a file."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        """Hold the weight."""
+        torch.nn.Module.__init__(self)
+        self.fc = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        self.fc.weight.copy_(weight)
 
 
 def describe(case: Case) -> dict[str, Any]:
@@ -153,10 +184,9 @@ def export(model: LlamaForCausalLMEagle3, config: Path, job: Path, name: str) ->
     )
 
 
-def write(job: Path, case: Case) -> None:
-    """A draft of SpecForge's making, its outputs and its files."""
-    name = case["name"]
-    config = job / f"{name}.draft_config.json"
+def build(job: Path, case: Case) -> tuple[LlamaForCausalLMEagle3, Path]:
+    """The draft that a case describes, and its config's file."""
+    config = job / f"{case['name']}.draft_config.json"
     config.write_text(json.dumps(describe(case)))
     model = AutoDraftModel.from_config(AutoDraftModelConfig.from_file(str(config))).eval()
     weights = {
@@ -166,6 +196,13 @@ def write(job: Path, case: Case) -> None:
     found = model.load_state_dict(weights, strict=False)
     vocabulary = {"d2t", "t2d"} if case["draft_vocab_size"] == case["vocab_size"] else set()
     require_filled(case, set(found.missing_keys) - vocabulary, set(found.unexpected_keys))
+    return model, config
+
+
+def write(job: Path, case: Case) -> None:
+    """A draft of SpecForge's making, its outputs and its files."""
+    name = case["name"]
+    model, config = build(job, case)
     write_outputs(job, case, run(model, read_inputs(job, case), case["steps"]))
     export(model, config, job, name)
 
@@ -186,6 +223,41 @@ def read(job: Path, case: Case) -> None:
     if "embed_tokens.weight" in missing:
         model.embed_tokens.weight.copy_(inputs["embed_tokens"])
     write_outputs(job, case, run(model.eval(), inputs, case["steps"]))
+
+
+def score(job: Path, case: Case) -> None:
+    """What SpecForge's own metrics say of a draft, by document and together."""
+    trainer_module.LogSoftmaxLoss = NoLoss
+    model, _ = build(job, case)
+    inputs = read_inputs(job, case)
+    strategy = Eagle3TrainStrategy(
+        OnlineEagle3Model(model, length=case["steps"], attention_backend="sdpa"),
+        target_head=LoadedHead(inputs["head"]),
+    )
+    given = []
+    for n in range(case["documents"]):
+        raw = {
+            "input_ids": inputs[f"ids.{n}"],
+            "loss_mask": inputs[f"loss_mask.{n}"],
+            "hidden_state": inputs[f"last.{n}"][None],
+            "aux_hidden_state": inputs[f"aux.{n}"][None],
+        }
+        tensors = normalize_offline_sample(raw, max_len=10**6)
+        given.append(TrainBatch([str(n)], "eagle3", tensors, {"target_repr": "hidden_state"}))
+    said = []
+    for batch in given:
+        metrics = strategy.forward_loss(batch).metrics
+        said.append(
+            {f"acc_{k}": float(a) for k, a in enumerate(metrics["acces"])}
+            | {f"acceptance_rate_{k}": float(a) for k, a in enumerate(metrics["acceptance_rates"])}
+        )
+    for batch, figures in zip(given, said, strict=True):
+        alone = Evaluator().run(strategy.forward_loss, [batch])
+        figures["simulated_acc_len"] = alone["eval/simulated_acc_len"]
+    together = Evaluator().run(strategy.forward_loss, given)
+    (job / f"{case['name']}.figures.json").write_text(
+        json.dumps({"documents": said, "together": together})
+    )
 
 
 def knobs(model: LlamaForCausalLMEagle3) -> dict[str, Any]:
@@ -213,4 +285,9 @@ def knobs(model: LlamaForCausalLMEagle3) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_job("Run SpecForge's draft on a job directory.", {"write": write, "read": read}))
+    sys.exit(
+        run_job(
+            "Run SpecForge's draft on a job directory.",
+            {"write": write, "read": read, "score": score},
+        )
+    )

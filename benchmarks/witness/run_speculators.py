@@ -28,6 +28,12 @@ A case of mode "convert" has the draft of another framework at `draft` (a direct
 NAME.checkpoint/ by speculators' own converter; `verifier` is a directory with a target's config,
 and `options` are the converter's keywords, say `norm_before_residual`.
 
+A case of mode "score" has the knobs of mode "write" and `documents`, N. Its inputs are, for each
+document n, `ids.{n} [T]`, `loss_mask.{n} [T]`, `aux.{n} [T,A*D]` and `last.{n} [T,D]`, the target's
+last states before its final norm; and the target's `norm [D]` and `head [V,D]`. Each document goes
+through `shift_batch` and the model, alone and unpadded. NAME.figures.json gets what its trainer
+logs: {"documents": [of each], "together": of all, their sums and totals added}.
+
 Conventions of `Eagle3DraftModel.forward` (0.9.0), which the caller lines up with:
 
 - It shifts nothing at step 0: `tokens[t]` is paired with `aux[t]`, and `shift_batch`, which trains
@@ -47,6 +53,7 @@ Conventions of `Eagle3DraftModel.forward` (0.9.0), which the caller lines up wit
 - A loss is computed only when the verifier's last states are given; they are not.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -68,9 +75,12 @@ from jobs import (
 )
 from speculators import SpeculatorsConfig, VerifierConfig
 from speculators.convert.entrypoints import convert_model
+from speculators.losses import eager
 from speculators.model import SpeculatorModel
 from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+from speculators.models.eagle3.data import shift_batch
 from speculators.proposals.greedy import GreedyTokenProposalConfig
+from speculators.train.utils import normalize_counted_metrics
 from transformers import LlamaConfig, Qwen3Config
 
 VERIFIER_ONLY = {"verifier_norm.weight", "verifier_lm_head.weight"}  # read by the loss alone
@@ -189,6 +199,44 @@ def convert(job: Path, case: Case) -> None:
     )
 
 
+def score(job: Path, case: Case) -> None:
+    """What speculators' own metrics say of a draft, by document and together."""
+    model = build(case)
+    weights, inputs = read_weights(job, case), read_inputs(job, case)
+    head = inputs["head"][weights["t2d"]] if "t2d" in weights else inputs["head"]
+    weights |= {"verifier_norm.weight": inputs["norm"], "verifier_lm_head.weight": head}
+    found = model.load_state_dict(weights, strict=False)
+    require_filled(case, set(found.missing_keys), set(found.unexpected_keys))
+    said, together = [], {}
+    for n in range(case["documents"]):
+        ids = inputs[f"ids.{n}"]
+        shifted = shift_batch(
+            {
+                "input_ids": ids,
+                "hidden_states": inputs[f"aux.{n}"],
+                "verifier_last_hidden_states": inputs[f"last.{n}"],
+                "loss_mask": inputs[f"loss_mask.{n}"],
+                "lengths": torch.tensor([len(ids)]),
+                "position_ids": torch.arange(len(ids)),
+            }
+        )
+        batch = {name: tensor[None] for name, tensor in shifted.items() if name != "lengths"}
+        documents = torch.zeros_like(batch["input_ids"])
+        _, _, metrics = model(
+            **batch,
+            document_ids=documents,
+            ttt_steps=case["steps"],
+            loss_config={"kl_div": (eager.kl_div_loss, 1.0)},  # the default's kernel needs a GPU
+        )
+        counted = {name: float(value) for name, value in metrics.items()}
+        for name, value in counted.items():
+            together[name] = together.get(name, 0.0) + value
+        said.append(normalize_counted_metrics(counted))
+    (job / f"{case['name']}.figures.json").write_text(
+        json.dumps({"documents": said, "together": normalize_counted_metrics(together)})
+    )
+
+
 def knobs(model: Eagle3DraftModel, missing: set[str]) -> dict[str, Any]:
     """What the model that was read is, not what its config says."""
     config, layer = model.config, model.config.transformer_layer_config
@@ -225,6 +273,6 @@ if __name__ == "__main__":
     sys.exit(
         run_job(
             "Run speculators' draft on a job directory.",
-            {"write": write, "read": read, "convert": convert},
+            {"write": write, "read": read, "convert": convert, "score": score},
         )
     )

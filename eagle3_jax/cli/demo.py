@@ -53,11 +53,13 @@ class Demo(Options):
                 )
 
         from converters.files import read_json
+        from eagle3_jax.cli.compiled import keep_compiled
         from eagle3_jax.cli.inputs import listed, load
         from eagle3_jax.cli.scoring import Capture, as_json, capture_of, score
         from eagle3_jax.cli.tables import described, print_comparison, read
         from eagle3_jax.report import draw_readings, save_picture
 
+        keep_compiled()
         card = read_json(directory / "card.json")
         inputs = load(near(directory / "draft"), [near(directory / "shards")])
         wired = capture_of(inputs)

@@ -35,6 +35,13 @@ class Eval(ReadingOptions):
     """How many documents may be left out for what is wrong with them."""
     strict: bool = False
     """Stop at the first bad document."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What weights and states are computed in."""
+    as_: Annotated[
+        Literal["specforge", "speculators", "eagle", "automodel", "specjax", "modelopt"] | None,
+        arg(name="as", help_behavior_hint=""),
+    ] = None
+    """Add the figures that this framework's own evaluation gives, under its names."""
 
     def run(self) -> int:
         """Evaluate, print the table, write the JSON."""
@@ -44,10 +51,13 @@ class Eval(ReadingOptions):
             raise InputError(f"--max-bad is {self.max_bad}, expected a share from 0 to below 1")
         target = self.open_target()
 
+        from eagle3_jax.cli.compiled import keep_compiled
+        from eagle3_jax.cli.conventions import reckon, require_teacher
         from eagle3_jax.cli.inputs import load
         from eagle3_jax.cli.scoring import as_json, capture_of, score
-        from eagle3_jax.cli.tables import print_score
+        from eagle3_jax.cli.tables import print_reckoning, print_score
 
+        keep_compiled()
         inputs = load(
             near(self.draft),
             [near(path) for path in self.shards],
@@ -56,13 +66,22 @@ class Eval(ReadingOptions):
             layout=self.layout,
             last_state=self.last_state,
         )
+        if self.as_ is not None:
+            require_teacher(self.as_, inputs)
+        capture = capture_of(inputs, slots)
         result = score(
             inputs,
-            capture_of(inputs, slots),
+            capture,
             steps=self.steps,
             quiet=self.quiet,
             max_bad=0.0 if self.strict else self.max_bad,
+            precision=self.precision,
         )
-        print_score(people_console(self), inputs, result)
-        write_result(self.json, as_json(inputs, result))
+        console, found = people_console(self), as_json(inputs, result)
+        print_score(console, inputs, result)
+        if self.as_ is not None:
+            theirs = reckon(self.as_, inputs, capture, steps=self.steps, quiet=self.quiet)
+            print_reckoning(console, theirs)
+            found["as"] = theirs
+        write_result(self.json, found)
         return FINE

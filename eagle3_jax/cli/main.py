@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import tyro
 
+from eagle3_jax.cli.capture import Capture
 from eagle3_jax.cli.convert import Convert
 from eagle3_jax.cli.demo import Demo
 from eagle3_jax.cli.eval import Eval
@@ -24,6 +25,7 @@ _EXAMPLES = {
     "eval": Eval.example,
     "convert": Convert.example,
     "inspect": Inspect.example,
+    "capture": Capture.example,
 }
 _DESCRIPTION = "An exact, readable EAGLE-3 draft model in JAX: what a draft is worth, and why."
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stderr(refused):
             command = tyro.cli(
-                Demo | Eval | Convert | Inspect,
+                Demo | Eval | Convert | Inspect | Capture,
                 prog="eagle3-jax",
                 description=None if _named(arguments) else _DESCRIPTION,
                 args=arguments,

@@ -7,7 +7,7 @@ file's name is known.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -20,6 +20,8 @@ from eagle3_jax.errors import InputError
 from eagle3_jax.evaluate import evaluate
 from eagle3_jax.metrics import Counts, figures, intervals
 from eagle3_jax.structs import Document, Features
+
+Precision = Literal["float32", "bfloat16"]
 
 _NAMED = 3  # bad documents in one message
 
@@ -49,6 +51,7 @@ class Score(NamedTuple):
         figures: as `metrics.figures` has them, and their `intervals`.
         files: path, documents and figures of each file.
         bad: what was wrong with each document that was left out.
+        precision: of the computation.
         seconds: wall-clock time of the evaluation, compilation included.
     """
 
@@ -59,6 +62,7 @@ class Score(NamedTuple):
     figures: dict[str, Any]
     files: list[dict[str, Any]]
     bad: tuple[str, ...]
+    precision: Precision
     seconds: float
 
 
@@ -125,8 +129,9 @@ def score(
     quiet: bool,
     what: str = "documents",
     max_bad: float = 0.0,
+    precision: Precision = "float32",
 ) -> Score:
-    """Evaluate a draft on every document, in float32.
+    """Evaluate a draft on every document.
 
     Args:
         inputs: from `load`.
@@ -136,6 +141,7 @@ def score(
         what: the progress bar's words.
         max_bad: the share of documents that may be left out for what is wrong with them; at 0 the
             first of them ends the evaluation.
+        precision: what parameters, heads and states are cast to.
 
     Raises:
         InputError: when `steps` is below 1, too many documents are not what they should be, or
@@ -145,7 +151,7 @@ def score(
         raise InputError(f"--steps is {steps}, expected 1 or more")
     tally = _Tally()
     # The last batch of each length is mostly padding: small batches waste less of a CPU's time.
-    columns = 1024 if jax.default_backend() == "cpu" else 8192
+    columns = (1024 if jax.default_backend() == "cpu" else 8192) * jax.local_device_count()
     files = inputs.shards.files
     fed = batches(
         _documents(inputs, tally, strict=max_bad == 0.0),
@@ -155,10 +161,12 @@ def score(
         columns=columns,
     )
     started = time.perf_counter()
+    params, kernel, head = _cast((inputs.params, inputs.kernel, inputs.target_head), precision)
     # Exact products on accelerators too, which by default round the inputs of a float32 product.
+    products = "highest" if precision == "float32" else "default"
     with (
         progress(what, sum(file.documents for file in files), quiet=quiet) as advance,
-        jax.default_matmul_precision("highest"),
+        jax.default_matmul_precision(products),
     ):
 
         def on_batch(features: Features) -> None:
@@ -167,12 +175,12 @@ def score(
         try:
             counts = evaluate(
                 inputs.draft.config,
-                inputs.params,
-                inputs.kernel,
+                params,
+                kernel,
                 inputs.draft.vocab,
                 fed,
                 steps=steps,
-                head=inputs.target_head,
+                head=head,
                 on_batch=on_batch,
             )
             _require_good(tally, max_bad)
@@ -192,8 +200,18 @@ def score(
         found,
         _by_file(inputs, counts, tally),
         tuple(tally.bad),
+        precision,
         seconds,
     )
+
+
+def _cast(parts: Any, precision: Precision) -> Any:
+    """Arrays in another precision; what they say beside that (an epsilon) stays."""
+
+    def cast(leaf: Any) -> Any:
+        return leaf.astype(precision) if isinstance(leaf, jax.Array) else leaf
+
+    return jax.tree.map(cast, parts)
 
 
 def as_json(inputs: Inputs, result: Score) -> dict[str, Any]:
@@ -212,6 +230,7 @@ def as_json(inputs: Inputs, result: Score) -> dict[str, Any]:
         "embeddings": inputs.embeddings,
         "head": inputs.head,
         "due": inputs.due,
+        "precision": result.precision,
         "documents": result.documents,
         "tokens": result.tokens,
         "answer_tokens": result.answer_tokens,

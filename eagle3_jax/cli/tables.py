@@ -52,6 +52,16 @@ def print_score(console: Console, inputs: Inputs, score: Score) -> None:
     print_lines(console, lines, (*inputs.draft.notes, *bad))
 
 
+def print_reckoning(console: Console, found: dict[str, Any]) -> None:
+    """A framework's figures, under its own names."""
+    console.print()
+    lines = {
+        name: "-" if figure is None else f"{figure:.6f}"
+        for name, figure in found["figures"].items()
+    }
+    print_lines(console, {f"as {found['framework']}": found["source"], **lines}, ())
+
+
 def print_comparison(
     console: Console, right: Score, wrong: Score, lines: dict[str, str], notes: tuple[str, ...]
 ) -> None:
