@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle3_jax.config import AttentionConfig, DraftConfig
-from eagle3_jax.evaluate import TargetHead, evaluate
+from eagle3_jax.evaluate import evaluate
+from eagle3_jax.heads import TargetHead
 from eagle3_jax.model import Drafter
 from eagle3_jax.structs import Features
 from eagle3_jax.vocab import VocabMap

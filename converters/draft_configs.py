@@ -119,7 +119,7 @@ def read_knob(keys: Keys, dialect: Dialect, ledger: Ledger, name: str) -> bool:
         return ledger.flag(name, found[1], found[0])
     if name in dialect.doubts:
         ledger.notes.append(f"{name}: {dialect.doubts[name]}")
-    return ledger.flag(name, dialect.defaults.get(name, False), f"{dialect.name}'s default")
+    return ledger.flag(name, False, f"{dialect.name}'s default")
 
 
 def _word(value: bool) -> str:

@@ -38,30 +38,21 @@ class Evidence(NamedTuple):
 
     def shape(self, name: str) -> tuple[int, int]:
         """Rows and columns of a matrix that every draft has."""
-        if name not in self.tensors:
-            raise InputError(
-                f"{self.keys.where}: found no tensor {name}, expected it beside the others"
-            )
-        shape = self.tensors[name].shape
-        if len(shape) != 2 or not all(shape):
-            raise InputError(
-                f"{self.keys.where}: tensor {name} has shape {list(shape)}, expected rows and "
-                "columns"
-            )
-        return shape[0], shape[1]
+        rows, columns = self._shape(name, 2, "rows and columns")
+        return rows, columns
 
     def length(self, name: str) -> int:
         """Entries of a vector that has to be there."""
+        return self._shape(name, 1, "one axis")[0]
+
+    def _shape(self, name: str, axes: int, expected: str) -> tuple[int, ...]:
+        where = self.keys.where
         if name not in self.tensors:
-            raise InputError(
-                f"{self.keys.where}: found no tensor {name}, expected it beside the others"
-            )
+            raise InputError(f"{where}: found no tensor {name}, expected it beside the others")
         shape = self.tensors[name].shape
-        if len(shape) != 1 or not all(shape):
-            raise InputError(
-                f"{self.keys.where}: tensor {name} has shape {list(shape)}, expected one axis"
-            )
-        return shape[0]
+        if len(shape) != axes or not all(shape):
+            raise InputError(f"{where}: tensor {name} has shape {list(shape)}, expected {expected}")
+        return shape
 
     def has(self, name: str, key: str | None = None) -> bool:
         """Whether a tensor is there; a note where the config's flag says otherwise."""

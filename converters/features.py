@@ -146,17 +146,9 @@ FEATURES: dict[str, Feature] = {
         lambda c, _: isinstance(c.attention, LatentAttentionConfig),
     ),
     "direct_queries": Feature("latent attention without q_lora_rank", _direct_queries),
-    "grouped_attention": Feature(
-        "grouped-query attention", lambda c, _: isinstance(c.attention, AttentionConfig)
-    ),
     "head_dim": Feature("a head_dim other than hidden_size / heads", _odd_heads),
     "target_width": Feature(
         "a target of another width", lambda c, _: c.target_hidden_size != c.hidden_size
-    ),
-    "rope_theta": Feature(
-        "a rope_theta other than 10000",
-        lambda c, _: c.rope.theta != 10000.0,
-        lambda c: replace(c, rope=replace(c.rope, theta=10000.0)),
     ),
     "partial_rotary": Feature(
         "a partial rotary factor",

@@ -125,6 +125,11 @@ def fates(source: OpenDraft, fitted: Fitted) -> list[Row]:
         written = written_name(name, new.dialect, new.config)
         rows.append(Row(None, "added", written, *_kind(after[name]), fitted.added.get(name, "")))
     rows += _map_fates(source, new)
+    told = {row.written for row in rows}
+    for name, tensor in written_tensors(new).items():
+        if name not in told:
+            why = f"ones, {new.dialect.name} has it and its head does not read it"
+            rows.append(Row(None, "added", name, *_kind(tensor), why))
     rows += [_row(tensor, "", "dropped", None, reason) for tensor, reason in source.unread]
     return rows
 

@@ -117,7 +117,7 @@ def _architecture(c: DraftConfig, dialect: Dialect) -> str:
 def _model_type(c: DraftConfig, dialect: Dialect) -> str:
     if isinstance(c.attention, LatentAttentionConfig):
         return dialect.latent_model_type
-    return "qwen3" if c.attention.qk_norm else dialect.model_type
+    return "qwen3" if c.attention.qk_norm else "llama"
 
 
 def _attention(c: DraftConfig) -> dict[str, Any]:

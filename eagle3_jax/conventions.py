@@ -21,9 +21,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.config import DraftConfig
-from eagle3_jax.evaluate import TargetHead
-from eagle3_jax.heads import Teacher, rank, rank_and_agree, teach
-from eagle3_jax.ops import read_at, rms_norm, shift_left
+from eagle3_jax.heads import TargetHead, Teacher, rank, rank_and_agree, teach
+from eagle3_jax.ops import read_at, shift_left
 from eagle3_jax.rollout import unroll
 from eagle3_jax.structs import DraftStep, Features
 from eagle3_jax.vocab import VocabMap
@@ -155,10 +154,7 @@ def _summed(
         if not convention.agreement:
             ranks, shared = rank(step.head_input, kernel, ids), jnp.zeros(ids.shape, jnp.float32)
         else:
-            at = teacher._replace(
-                state=read_at(teacher.state, number),
-                normaliser=read_at(teacher.normaliser, number),
-            )
+            at = teacher.at(number)
             ranks, shared = rank_and_agree(step.head_input, kernel, ids, at, spoken)
         return (ranks == 0) & (ids >= 0), ids >= 0, shared
 
@@ -222,11 +218,7 @@ def _choices(
     features: Features,
 ) -> tuple[Teacher, Int[Array, "B T"]]:
     """The target after each token, and the draft id of its choice, below 0 where there is none."""
-    if features.last is None:
-        raise ValueError("the features hold no last state of the target, expected one")
-    state = features.last.astype(head.kernel.dtype)
-    if head.norm is not None:
-        state = rms_norm(state, head.norm, head.eps)
+    state = head.read(features.last)
     if convention.teacher == "say":
         teacher = teach(state, spoken)
         return teacher, teacher.best

@@ -6,7 +6,7 @@ counts do not depend on how many devices there are; they meet on the host.
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,28 +15,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.config import DraftConfig
-from eagle3_jax.heads import Teacher, rank, rank_and_agree, teach
+from eagle3_jax.heads import TargetHead, rank, rank_and_agree, teach
 from eagle3_jax.metrics import Counts, count
-from eagle3_jax.ops import due_at, read_at, rms_norm
+from eagle3_jax.ops import due_at, read_at
 from eagle3_jax.rollout import unroll
 from eagle3_jax.structs import DraftStep, Features
 from eagle3_jax.vocab import VocabMap
 
 _ROWS = "rows"  # the axis of the devices
-
-
-class TargetHead(NamedTuple):
-    """What of a target makes logits of its last states.
-
-    Attributes:
-        kernel: `[Dt,V]`.
-        norm: `[Dt]`, the final norm's weight; `None` where the states are stored after it.
-        eps: of that norm.
-    """
-
-    kernel: Float[Array, "Dt V"]
-    norm: Float[Array, " Dt"] | None
-    eps: float
 
 
 def evaluate(
@@ -136,7 +122,7 @@ def _count_rows(
 ) -> Counts:
     """The counts of some rows, on one device."""
     params, kernel, draft_ids, head, spoken = shared
-    teacher = None if head is None else _teacher(head, features)
+    teacher = None if head is None else teach(head.read(features.last), head.kernel)
 
     def due(step: Int[Array, ""] | int) -> Int[Array, "B T"]:
         """The draft id that is due, below 0 where the draft cannot say it."""
@@ -149,12 +135,7 @@ def _count_rows(
         if teacher is None or spoken is None:
             ranks = rank(step.head_input, kernel, ids)
             return ranks, ids >= 0, jnp.zeros(ids.shape, jnp.float32)
-        at = Teacher(
-            read_at(teacher.state, number),
-            teacher.kernel,
-            teacher.best,
-            read_at(teacher.normaliser, number),
-        )
+        at = teacher.at(number)
         ranks, mass = rank_and_agree(step.head_input, kernel, ids, at, spoken)
         return ranks, ids >= 0, mass
 
@@ -168,12 +149,3 @@ def _count_rows(
         valid=features.valid,
     )
     return count(ranks, covered, features.answer, agreement)
-
-
-def _teacher(head: TargetHead, features: Features) -> Teacher:
-    if features.last is None:
-        raise ValueError("the features hold no last state of the target, expected one")
-    state = features.last.astype(head.kernel.dtype)
-    if head.norm is not None:
-        state = rms_norm(state, head.norm, head.eps)
-    return teach(state, head.kernel)

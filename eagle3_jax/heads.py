@@ -7,9 +7,34 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from eagle3_jax.ops import project
+from eagle3_jax.ops import project, read_at, rms_norm
 
 _LOGITS = 1 << 23  # in one chunk: 32 MB in float32
+
+
+class TargetHead(NamedTuple):
+    """What of a target makes logits of its last states.
+
+    Attributes:
+        kernel: `[Dt,V]`.
+        norm: `[Dt]`, the final norm's weight; `None` where the states are stored after it.
+        eps: of that norm.
+    """
+
+    kernel: Float[Array, "Dt V"]
+    norm: Float[Array, " Dt"] | None
+    eps: float
+
+    def read(self, last: Float[Array, "B T Dt"] | None) -> Float[Array, "B T Dt"]:
+        """What the head reads of stored last states: after the final norm, in its own type.
+
+        Raises:
+            ValueError: when there are none.
+        """
+        if last is None:
+            raise ValueError("the features hold no last state of the target, expected one")
+        state = last.astype(self.kernel.dtype)
+        return state if self.norm is None else rms_norm(state, self.norm, self.eps)
 
 
 class Teacher(NamedTuple):
@@ -17,15 +42,17 @@ class Teacher(NamedTuple):
 
     Attributes:
         state: `[B,T,Dt]`, the target's last state after its final norm.
-        kernel: `[Dt,V]`, its head.
         best: `[B,T]`, the id that it finds likeliest after x[t]; ties go to the lowest.
         normaliser: `[B,T]`, log of the sum of exp of its logits.
     """
 
     state: Float[Array, "B T Dt"]
-    kernel: Float[Array, "Dt V"]
     best: Int[Array, "B T"]
     normaliser: Float[Array, "B T"]
+
+    def at(self, step: Int[Array, ""] | int) -> "Teacher":
+        """The target at the token that each column reads at step k: its say on the one due."""
+        return Teacher(*(read_at(part, step) for part in self))
 
 
 def teach(state: Float[Array, "B T Dt"], kernel: Float[Array, "Dt V"]) -> Teacher:
@@ -36,7 +63,7 @@ def teach(state: Float[Array, "B T Dt"], kernel: Float[Array, "Dt V"]) -> Teache
         return jnp.argmax(scores, axis=-1), jax.nn.logsumexp(scores, axis=-1)
 
     best, normaliser = in_chunks(read, kernel.shape[1], state)
-    return Teacher(state, kernel, best, normaliser)
+    return Teacher(state, best, normaliser)
 
 
 def rank(

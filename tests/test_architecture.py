@@ -14,8 +14,8 @@ FLOORS = (
     "layers metrics heads",
     "model target",
     "rollout generate propose trace",
-    "checkpoints evaluate train record",
-    "diagnose report conventions",
+    "checkpoints conventions evaluate train record",
+    "diagnose report",
     "cli",
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}

@@ -13,7 +13,7 @@ from eagle3_jax.cli import progress
 from eagle3_jax.cli.eval import Eval
 from eagle3_jax.cli.main import main
 from eagle3_jax.conventions import CONVENTIONS, measure, tally
-from eagle3_jax.evaluate import TargetHead
+from eagle3_jax.heads import TargetHead
 from eagle3_jax.structs import Document
 from eagle3_jax.vocab import VocabMap
 from tests import reference

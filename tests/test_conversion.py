@@ -133,7 +133,7 @@ def test_a_loss_is_refused_until_it_is_named(loss):
 
 
 def test_the_losses_that_are_not_tried_are_rotations_of_the_same_kind():
-    rotations = {"linear", "dynamic", "llama3", "longrope", "rope_theta"}
+    rotations = {"linear", "dynamic", "llama3", "longrope"}
     assert LOSSES - GIVEN_UP.keys() == rotations | {"boundaries", "embed_tokens"}
 
 
@@ -735,3 +735,9 @@ def test_servers_turn_latent_attention_by_yarn_whatever_is_stated(dialect, scali
         fitted(draft, dialect)
     yarn = YarnScaling(4.0, 16, mscale=1.0, mscale_all_dim=1.0)
     assert fitted(opened(attention=latent_heads(), rope=RopeConfig(scaling=yarn)), dialect)
+
+
+def test_a_norm_that_nothing_reads_is_told_where_it_is_written():
+    _, rows = table_of(opened(final_norm=False), "specforge-0.2")
+    why = "ones, specforge-0.2 has it and its head does not read it"
+    assert (None, "added", "norm.weight", why) in rows

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from eagle3_jax.batches import batches
-from eagle3_jax.evaluate import TargetHead, evaluate
+from eagle3_jax.evaluate import evaluate
+from eagle3_jax.heads import TargetHead
 from eagle3_jax.metrics import Counts
 from tests.conftest import random_params, tiny_config
 from tests.samples import TABLE, texts, tiny_draft

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from eagle3_jax.batches import batches
-from eagle3_jax.evaluate import TargetHead, evaluate
+from eagle3_jax.evaluate import evaluate
+from eagle3_jax.heads import TargetHead
 from eagle3_jax.propose import draft_one, read_prefix
 from eagle3_jax.rollout import greedy_ids
 from eagle3_jax.structs import Document

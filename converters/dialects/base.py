@@ -20,8 +20,7 @@ class Dialect:
         source: what its rules were read from.
         architecture: the `architectures` string that it registers.
         latent_architecture: the one for latent attention; `None` where it has none.
-        model_type: of its config.json.
-        latent_model_type: the same for latent attention.
+        latent_model_type: of its config.json for latent attention.
         qk_norm_architecture: the one for q/k norms, whose model_type is qwen3; `None` where
             the usual one has a place for them, or there is none.
         first_layer: prefix of layer 0.
@@ -42,7 +41,6 @@ class Dialect:
             than the target's; none, it takes them as ascending.
         dtype_key: the config key that names the weights' type.
         always: knobs that are so whatever a config says, with the reason.
-        defaults: what a missing flag means, where that is not "off".
         doubts: what to tell when a flag is missing, since others read it otherwise.
         lacks: what it has no place for (names of `FEATURES`), with the reason.
         tied_head: `tie_word_embeddings` makes its head of the token embeddings.
@@ -68,7 +66,6 @@ class Dialect:
     source: str
     architecture: str
     latent_architecture: str | None = None
-    model_type: str = "llama"
     latent_model_type: str = "kimi_k2"
     qk_norm_architecture: str | None = None
     first_layer: str = "midlayer."
@@ -85,7 +82,6 @@ class Dialect:
     order: Literal["any", "pruned", "none"] = "any"
     dtype_key: str = "torch_dtype"
     always: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
-    defaults: Mapping[str, bool] = field(default_factory=dict)
     doubts: Mapping[str, str] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
     tied_head: bool = False

@@ -1,20 +1,18 @@
 """Checked inputs -> the figures of one framework, by its own reckoning: `eval --as NAME`."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from converters.shards import check_document, read_documents
 from eagle3_jax.batches import batches
 from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.progress import progress
-from eagle3_jax.cli.scoring import Capture
+from eagle3_jax.cli.scoring import Capture, Tally, batch_columns, good_documents
 from eagle3_jax.conventions import CONVENTIONS, measure
 from eagle3_jax.errors import InputError
-from eagle3_jax.structs import Document, Features
+from eagle3_jax.structs import Features
 
 
 def require_teacher(name: str, inputs: Inputs) -> None:
@@ -51,11 +49,11 @@ def reckon(
     assert head is not None, "a target gives a head"
     assert table is not None, "a target gives token embeddings"
     fed = batches(
-        _good_documents(inputs),
+        good_documents(inputs, Tally(), strict=False),
         slots=capture.slots,
         table=table,
         last=files[0].states - 1,
-        columns=1024 if jax.default_backend() == "cpu" else 8192,
+        columns=batch_columns(),
     )
     what, whole = f"documents, as {name} counts", sum(file.documents for file in files)
     with progress(what, whole, quiet=quiet) as advance, jax.default_matmul_precision("highest"):
@@ -76,15 +74,3 @@ def reckon(
             on_batch=on_batch,
         )
     return {"framework": name, "source": CONVENTIONS[name].source, "figures": found}
-
-
-def _good_documents(inputs: Inputs) -> Iterator[Document]:
-    for file in inputs.shards.files:
-        documents = read_documents(file)
-        while True:
-            try:
-                document = next(documents)
-            except (StopIteration, InputError):  # the evaluation has told what is broken
-                break
-            if check_document(document, inputs.draft.config.vocab_size) is None:
-                yield document

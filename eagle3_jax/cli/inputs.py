@@ -16,7 +16,7 @@ from converters.shards import LastState, ShardSet, open_shards
 from converters.targets import OpenTarget
 from eagle3_jax.cli.drafts import open_any
 from eagle3_jax.errors import InputError
-from eagle3_jax.evaluate import TargetHead
+from eagle3_jax.heads import TargetHead
 from eagle3_jax.model import head_kernel
 
 

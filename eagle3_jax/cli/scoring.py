@@ -149,16 +149,14 @@ def score(
     """
     if steps < 1:
         raise InputError(f"--steps is {steps}, expected 1 or more")
-    tally = _Tally()
-    # The last batch of each length is mostly padding: small batches waste less of a CPU's time.
-    columns = (1024 if jax.default_backend() == "cpu" else 8192) * jax.local_device_count()
+    tally = Tally()
     files = inputs.shards.files
     fed = batches(
-        _documents(inputs, tally, strict=max_bad == 0.0),
+        good_documents(inputs, tally, strict=max_bad == 0.0),
         slots=capture.slots,
         table=inputs.table,
         last=None if inputs.target_head is None else files[0].states - 1,
-        columns=columns,
+        columns=batch_columns() * jax.local_device_count(),
     )
     started = time.perf_counter()
     params, kernel, head = _cast((inputs.params, inputs.kernel, inputs.target_head), precision)
@@ -214,6 +212,14 @@ def _cast(parts: Any, precision: Precision) -> Any:
     return jax.tree.map(cast, parts)
 
 
+def batch_columns() -> int:
+    """Columns of a batch for each device.
+
+    The last batch of each length is mostly padding: small ones waste less of a CPU's time.
+    """
+    return 1024 if jax.default_backend() == "cpu" else 8192
+
+
 def as_json(inputs: Inputs, result: Score) -> dict[str, Any]:
     """A score for machines."""
     boundaries = result.capture.boundaries
@@ -243,16 +249,23 @@ def as_json(inputs: Inputs, result: Score) -> dict[str, Any]:
 
 
 @dataclass
-class _Tally:
-    """What went by on the way to the batches."""
+class Tally:
+    """What went by on the way to the batches.
+
+    Attributes:
+        tokens: of all counted documents.
+        answer_tokens: of these, tokens that the loss mask marks.
+        files: of each counted document, the number of its file.
+        bad: what was wrong with each of the others.
+    """
 
     tokens: int = 0
     answer_tokens: int = 0
-    files: list[int] = field(default_factory=list)  # of each counted document
+    files: list[int] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
 
 
-def _documents(inputs: Inputs, tally: _Tally, *, strict: bool) -> Iterator[Document]:
+def good_documents(inputs: Inputs, tally: Tally, *, strict: bool) -> Iterator[Document]:
     """Every document, checked and counted; bad ones are left out, or end it where that is asked."""
     vocab_size = inputs.draft.config.vocab_size
     for number, file in enumerate(inputs.shards.files):
@@ -280,7 +293,7 @@ def _documents(inputs: Inputs, tally: _Tally, *, strict: bool) -> Iterator[Docum
             yield document
 
 
-def _require_good(tally: _Tally, max_bad: float) -> None:
+def _require_good(tally: Tally, max_bad: float) -> None:
     """Refuse more bad documents than the user puts up with."""
     whole, bad = len(tally.files) + len(tally.bad), len(tally.bad)
     if bad and (bad > max_bad * whole or bad == whole):
@@ -291,7 +304,7 @@ def _require_good(tally: _Tally, max_bad: float) -> None:
         )
 
 
-def _by_file(inputs: Inputs, counts: Counts, tally: _Tally) -> list[dict[str, Any]]:
+def _by_file(inputs: Inputs, counts: Counts, tally: Tally) -> list[dict[str, Any]]:
     """The headline figures of each file."""
     owners = np.asarray(tally.files)
     found = []

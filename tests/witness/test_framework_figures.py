@@ -19,7 +19,7 @@ from converters.trees import to_tree
 from eagle3_jax.batches import batches
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.conventions import CONVENTIONS, measure
-from eagle3_jax.evaluate import TargetHead
+from eagle3_jax.heads import TargetHead
 from eagle3_jax.model import head_kernel
 from eagle3_jax.rollout import unroll
 from eagle3_jax.structs import Document
