@@ -10,6 +10,7 @@ Attributes carry the checkpoint's names. `Drafter(config).init` gives the parame
 `Drafter(config).apply({"params": p}, ...)` is the only way in; nothing is mutable.
 """
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -21,12 +22,14 @@ from eagle3_jax.config import DraftConfig
 from eagle3_jax.layers import DecoderLayer, Mlp, RMSNorm, attention_of
 from eagle3_jax.rope import rotation
 from eagle3_jax.structs import KV, DraftStep, Memory, Rotation, View
+from eagle3_jax.wiring import Wiring, choose
 
 
 class FirstLayer(nn.Module):
     """The midlayer: attention reads [embedding, hidden], the residual carries the hidden half."""
 
     config: DraftConfig
+    wiring: Wiring
 
     def setup(self) -> None:
         """Declare three norms, attention and MLP."""
@@ -46,9 +49,10 @@ class FirstLayer(nn.Module):
         view: View,
     ) -> tuple[Float[Array, "B T D"], Memory]:
         """One layer over every column."""
-        hidden_half = self.input_layernorm(hidden) if self.config.double_norm else hidden
-        hidden_half = self.hidden_norm(hidden_half)
-        residual = hidden_half if self.config.norm_before_residual else hidden
+        w = self.wiring
+        once = choose(w.double_norm, lambda: hidden, lambda: self.input_layernorm(hidden))
+        hidden_half = self.hidden_norm(once)
+        residual = choose(w.residual, lambda: hidden, lambda: hidden_half, lambda: embeddings)
         pair = jnp.concatenate([self.input_layernorm(embeddings), hidden_half], axis=-1)
         mixed, memory = self.self_attn(pair, turn, memory, view)
         x = residual + mixed
@@ -61,9 +65,14 @@ class Drafter(nn.Module):
     `__call__` is step 0: it reads the target's aux states. `extend` is step k > 0: it reads the
     state that the draft itself produced. Logits are `ops.project(step.head_input, kernel)` with
     the kernel of `head_kernel`, so that a caller may take them in chunks.
+
+    Attributes:
+        config: what the draft holds.
+        wiring: how that is joined; by default as the config says.
     """
 
     config: DraftConfig
+    wiring: Wiring | None = None
 
     def setup(self) -> None:
         """Declare what the config says that the checkpoint holds, no more."""
@@ -74,8 +83,9 @@ class Drafter(nn.Module):
             self.input_norm = RMSNorm(c.aux_width, c.rms_norm_eps)
         if c.fc_norm:
             self.fc_norm = [RMSNorm(c.target_hidden_size, c.rms_norm_eps) for _ in range(c.num_aux)]
+        self.joined = self.wiring or Wiring.of(c)
         later = [DecoderLayer(c) for _ in range(c.num_layers - 1)]
-        self.layers = [FirstLayer(c), *later]
+        self.layers = [FirstLayer(c, self.joined), *later]
         if c.final_norm:
             self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         if c.head == "own":
@@ -140,13 +150,15 @@ class Drafter(nn.Module):
 
     def fuse(self, aux: Float[Array, "B T AD"]) -> Float[Array, "B T D"]:
         """Project the target's states to the draft's width; without `fc` they pass unchanged."""
-        if self.config.norm_before_fc:
-            aux = self.input_norm(aux)
-        if self.config.fc_norm:
-            parts = jnp.split(aux, self.config.num_aux, axis=-1)
-            normed = [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)]
-            aux = jnp.concatenate(normed, axis=-1)
+        aux = choose(self.joined.pre_fc_norm, lambda: aux, lambda: self._norm_aux(aux))
         return self.fc(aux) if self.config.num_aux else aux
+
+    def _norm_aux(self, aux: Float[Array, "B T AD"]) -> Float[Array, "B T AD"]:
+        if self.config.norm_before_fc:
+            return self.input_norm(aux)
+        parts = jnp.split(aux, self.config.num_aux, axis=-1)
+        normed = [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)]
+        return jnp.concatenate(normed, axis=-1)
 
     def _step(
         self,
@@ -156,8 +168,9 @@ class Drafter(nn.Module):
         memory: tuple[Memory, ...] | None,
         view: View,
     ) -> DraftStep:
-        c = self.config
-        turn = rotation(c.rope, c.attention.rope_dim, positions)
+        c, w = self.config, self.joined
+        dim = c.attention.rope_dim
+        turn = choose(w.rope, *(partial(rotation, rope, dim, positions) for rope in w.ropes))
         remembered = []
         for index, layer in enumerate(self.layers):
             earlier = None if memory is None else memory[index]
@@ -166,10 +179,11 @@ class Drafter(nn.Module):
             else:
                 x, kept = layer(x, turn, earlier, view)
             remembered.append(kept)
-        head_input = self.norm(x) if c.final_norm else x
+        head_input = choose(w.final_norm, lambda: x, lambda: self.norm(x))
+        state = choose(w.norm_output, lambda: x, lambda: head_input)
         if self.is_initializing() and c.head == "own":
             self.lm_head(head_input)
-        return DraftStep(head_input if c.norm_output else x, head_input, tuple(remembered))
+        return DraftStep(state, head_input, tuple(remembered))
 
 
 def empty_memory(

@@ -19,6 +19,7 @@ from eagle3_jax.layers import apply
 from eagle3_jax.model import Drafter
 from eagle3_jax.ops import project, read_at
 from eagle3_jax.structs import KV, DraftStep, Memory, View
+from eagle3_jax.wiring import Wiring
 
 Out = TypeVar("Out")
 
@@ -48,6 +49,7 @@ def unroll(
     own: Own | None = None,
     positions: Int[Array, "B T"] | None = None,
     valid: Bool[Array, "B T"] | None = None,
+    wiring: Wiring | None = None,
 ) -> Out:
     """Run `steps` draft steps from every column.
 
@@ -65,6 +67,7 @@ def unroll(
             text in either case.
         positions: RoPE position of each column at step 0; by default 0, 1, 2, ...
         valid: false on padding, whose keys nobody sees.
+        wiring: how the draft's parts are joined; by default as its config says.
 
     Returns:
         What `read` returned, stacked: `[K, ...]`.
@@ -75,7 +78,8 @@ def unroll(
     if valid is not None:
         # A scaling that depends on a row's length must not count its padding.
         positions = jnp.where(valid, positions, 0)
-    drafter = Drafter(config)
+    joined = wiring or Wiring.of(config)
+    drafter = Drafter(config, joined)
     first: DraftStep = apply(drafter, params, read_at(embeddings, 0), aux, positions, valid=valid)
     started = read(0, first)
     if steps == 1:
@@ -90,8 +94,9 @@ def unroll(
         state, memory, tokens = carry
         window = config.attention.sliding_window
         view = View(window=window, lead=step, key_valid=valid, slot=step - 1)
+        moved = positions + step * joined.advance
         after: DraftStep = apply(
-            drafter, params, tokens, state, positions + step, memory, view, method="extend"
+            drafter, params, tokens, state, moved, memory, view, method="extend"
         )
         following = read_at(embeddings, step + 1) if own is None else _choose(own, after)
         return (after.state, after.memory, following), read(step, after)

@@ -9,13 +9,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
-    "config errors structs vocab capture",
-    "ops attention rope losses batches verify",
+    "config errors structs vocab capture stages",
+    "ops attention rope losses batches verify wiring",
     "layers metrics heads",
     "model target",
     "rollout generate propose trace",
-    "checkpoints conventions evaluate train record",
-    "diagnose report",
+    "checkpoints conventions evaluate train record suspicions",
+    "diagnose report compare",
     "cli",
 )
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
