@@ -3,7 +3,8 @@
 Column t counts at step k when the token that is due, x[t+2+k], is an answer token. `joint` asks
 that steps 0..k are all right: under greedy verification, what a server accepts from that column.
 `rounds` are the columns where a server would really draft: from a column that accepts `a` tokens it
-goes on to column t + a + 1, since the target adds a token of its own.
+goes on to column t + a + 1, since the target adds a token of its own. How many steps it drafts
+decides which columns these are, so each number of steps has a walk of its own.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ _DRAWS = 1000  # of the bootstrap
 
 
 class Counts(NamedTuple):
-    """Numbers per document and step, `[n,K]` each, and per document, `[n]`.
+    """Numbers per document and step, `[n,K]` each.
 
     Attributes:
         total: columns whose due token is an answer token.
@@ -31,8 +32,8 @@ class Counts(NamedTuple):
         joint: of `reached`, this step is right too.
         agreement: over `total`, the sum of min(p, q) of the target's and the draft's
             distributions; zeros without a target.
-        rounds: `[n]`, columns where a server would draft.
-        gained: `[n]`, tokens that these rounds give, the target's own included.
+        rounds: columns where a server that drafts steps 0..k, and no more, would draft.
+        gained: tokens that these rounds give, the target's own included.
     """
 
     total: Int[Array | np.ndarray, "n K"]
@@ -43,8 +44,8 @@ class Counts(NamedTuple):
     reached: Int[Array | np.ndarray, "n K"]
     joint: Int[Array | np.ndarray, "n K"]
     agreement: Float[Array | np.ndarray, "n K"]
-    rounds: Int[Array | np.ndarray, " n"]
-    gained: Int[Array | np.ndarray, " n"]
+    rounds: Int[Array | np.ndarray, "n K"]
+    gained: Int[Array | np.ndarray, "n K"]
 
 
 def count(
@@ -66,7 +67,7 @@ def count(
     right = (ranks == 0) & covered & counted
     joint = jnp.cumprod(right, axis=0).astype(bool)
     reached = jnp.concatenate([counted[:1], joint[:-1] & counted[1:]])
-    rounds, gained = _walk(jnp.sum(joint, axis=0, dtype=jnp.int32), answer, steps)
+    rounds, gained = _walk(jnp.cumsum(joint, axis=0, dtype=jnp.int32), answer)
 
     def per_row(mask: Bool[Array, "K B T"]) -> Int[Array, "B K"]:
         return jnp.sum(mask, axis=2, dtype=jnp.int32).T
@@ -88,17 +89,22 @@ def count(
 
 
 def _walk(
-    accepted: Int[Array, "B T"], answer: Bool[Array, "B T"], steps: int
-) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
-    """Rounds and tokens of a server that drafts through each row's answers.
+    accepted: Int[Array, "K B T"], answer: Bool[Array, "B T"]
+) -> tuple[Int[Array, "B K"], Int[Array, "B K"]]:
+    """Rounds and tokens of servers that draft through each row's answers.
 
     The first token of an answer is the target's, from the prompt: drafting begins at the column
     that reads it, and ends with the answer.
+
+    Args:
+        accepted: draft tokens that are accepted from each column, where steps 0..k are drafted.
+        answer: true on answer tokens.
     """
+    steps = accepted.shape[0]
     said = shift_left(answer, 1)  # column t has read x[t+1]
     begins = said & ~jnp.concatenate([jnp.zeros_like(answer[:, :1]), answer[:, 1:]], axis=1)
     due = jnp.stack([due_at(answer, k) for k in range(steps + 1)])
-    added = jnp.take_along_axis(due, accepted[None], axis=0)[0]  # the target's own token counts
+    added = jnp.take_along_axis(due, accepted, axis=0)  # [K,B,T]: the target's own token counts
 
     def advance(
         carry: tuple[Array, Array, Array], column: tuple[Array, ...]
@@ -110,13 +116,16 @@ def _walk(
         gain = jnp.where(drafts, wins + bonus, 0)
         return (following, rounds + drafts, gained + gain), None
 
-    rows, columns = answer.shape
-    zeros = jnp.zeros(rows, jnp.int32)
-    by_column = (begins.T, (said & due[0]).T, accepted.T, added.T.astype(jnp.int32))
-    (_, rounds, gained), _ = jax.lax.scan(
-        advance, (zeros - 1, zeros, zeros), (jnp.arange(columns), *by_column)
+    zeros = jnp.zeros(accepted.shape[:2], jnp.int32)
+    by_column = (
+        jnp.arange(answer.shape[1]),
+        begins.T,
+        (said & due[0]).T,
+        jnp.moveaxis(accepted, 2, 0),
+        jnp.moveaxis(added.astype(jnp.int32), 2, 0),
     )
-    return rounds, gained
+    (_, rounds, gained), _ = jax.lax.scan(advance, (zeros - 1, zeros, zeros), by_column)
+    return rounds.T, gained.T
 
 
 def figures(counts: Counts, *, target: bool = False) -> dict[str, Any]:
@@ -131,7 +140,8 @@ def figures(counts: Counts, *, target: bool = False) -> dict[str, Any]:
         `top_8` and, with a target, `agreement`; `accepted_per_round`: the sum of the joint
         accuracies, the mean over columns of the draft tokens that greedy verification accepts;
         `tokens_per_round`: one more, the target's own token; `walked`: `rounds`, `tokens` and
-        `tokens_per_round` of a server that drafts from column to column.
+        `tokens_per_round` of a server that drafts K steps from column to column;
+        `walked_by_steps`: the same for 1 to K steps, each with its number of `steps`.
 
     Raises:
         ValueError: when no column counts.
@@ -154,16 +164,16 @@ def figures(counts: Counts, *, target: bool = False) -> dict[str, Any]:
         }
         steps.append(step | ({"agreement": _share(sums.agreement[k], whole)} if target else {}))
     accepted = sum(step["joint"] or 0.0 for step in steps)
-    walked = {
-        "rounds": int(sums.rounds),
-        "tokens": int(sums.gained),
-        "tokens_per_round": _share(sums.gained, sums.rounds),
-    }
+    walks = [
+        {"rounds": int(rounds), "tokens": int(gained), "tokens_per_round": _share(gained, rounds)}
+        for rounds, gained in zip(sums.rounds, sums.gained, strict=True)
+    ]
     return {
         "steps": steps,
         "accepted_per_round": accepted,
         "tokens_per_round": accepted + 1.0,
-        "walked": walked,
+        "walked": walks[-1],
+        "walked_by_steps": [{"steps": k + 1} | walk for k, walk in enumerate(walks)],
     }
 
 
@@ -182,15 +192,18 @@ def intervals(counts: Counts, *, seed: int = 0) -> dict[str, list[float] | None]
     documents = np.flatnonzero(held)
     if len(documents) < 2:
         return dict.fromkeys(names)
-    draws = np.random.default_rng(seed).choice(documents, (_DRAWS, len(documents)))
-    total, joint = (
-        np.asarray(part, np.int64)[draws].sum(axis=1) for part in (counts.total, counts.joint)
-    )
-    rounds, gained = (
-        np.asarray(part, np.int64)[draws].sum(axis=1) for part in (counts.rounds, counts.gained)
-    )
+    size = len(documents)
+    draws = np.random.default_rng(seed).integers(0, size, (_DRAWS, size))
+    # How often each draw has each document: [draws, documents], small beside its counts by step.
+    apart = draws + size * np.arange(_DRAWS)[:, None]
+    times = np.bincount(apart.ravel(), minlength=_DRAWS * size).reshape(_DRAWS, size)
+    parts = (counts.total, counts.joint, counts.rounds, counts.gained)
+    by_document = np.concatenate([np.asarray(part)[documents] for part in parts], axis=1)
+    sums = times @ by_document.astype(np.float64)  # exact: far below 2**53
+    total, joint, rounds, gained = np.split(sums, len(parts), axis=1)
     shares = joint / np.maximum(total, 1)
-    drawn = (shares[:, 0], shares.sum(axis=1) + 1.0, gained / np.maximum(rounds, 1))
+    walked = gained[:, -1] / np.maximum(rounds[:, -1], 1)
+    drawn = (shares[:, 0], shares.sum(axis=1) + 1.0, walked)
     return {
         name: [float(low) for low in np.percentile(values, (2.5, 97.5))]
         for name, values in zip(names, drawn, strict=True)

@@ -1,15 +1,18 @@
 """`eval` on shards of every framework, on bad documents, and what its figures are called."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from converters.shards import opening
 from eagle3_jax.cli import progress
 from eagle3_jax.cli.main import main
 from eagle3_jax.structs import Document
 from tests.samples import TABLE, WIDTH, texts, tiny_draft, write_draft, write_texts
-from tests.shard_samples import WRITERS
+from tests.shard_samples import WRITERS, write_nemo
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +123,173 @@ def test_a_share_of_bad_documents_is_a_share(capsys, draft, share):
     )
 
 
+# Broken files
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+BREAK = {
+    "truncated": lambda whole: whole[: len(whole) // 2],
+    "cut in its header": lambda whole: whole[:40],
+    "a header that is none": lambda whole: whole[:8] + b"?" * (len(whole) - 8),
+    "zero bytes": lambda _: b"",
+    "a pointer": lambda _: POINTER,
+}
+
+
+@pytest.fixture
+def several(tmp_path):
+    """Good shards, the second of them still to be broken."""
+    shards = tmp_path / "shards"
+    return [write_texts(shards / f"{n}.safetensors", [text]) for n, text in enumerate(texts())]
+
+
+@pytest.mark.parametrize("how", BREAK)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_broken_file_is_left_out_and_told(capsys, draft, several, how, place):
+    path = several[place]
+    path.write_bytes(BREAK[how](path.read_bytes()))
+    folder = str(path.parent)
+    line = refused(capsys, draft, "--shards", str(path))
+    assert line.startswith(f"{path}: ")
+    assert refused(capsys, draft, "--shards", folder, "--strict") == line
+    assert refused(capsys, draft, "--shards", folder, "--max-bad", "0") == line
+    assert refused(capsys, draft, "--shards", folder) == (
+        f"1 of 4 documents are bad, expected at most 1.0% (--max-bad): {line}"
+    )
+    arguments = ["--draft", str(draft), "--steps", "2", "--json", "-", "--max-bad", "0.25"]
+    assert main(["eval", *arguments, "--shards", folder]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert f"left out: {line}" in err
+    assert (found["bad"], found["bad_documents"]) == ([line], 1)
+    rest = [str(other) for other in several if other != path]
+    assert found["shards"] == [told["path"] for told in found["files"]] == rest
+    path.unlink()
+    expected = evaluated(capsys, draft, "--shards", folder)
+    for name in FIGURES:
+        assert found[name] == expected[name], name
+
+
+def test_nothing_but_broken_files(capsys, draft, several):
+    for path in several:
+        path.write_bytes(POINTER)
+    assert refused(capsys, draft, "--shards", str(several[0].parent), "--max-bad", "0.9") == (
+        f"{several[0]}: found a Git LFS pointer, expected safetensors: the content was never "
+        "downloaded (git lfs pull); and 3 more files, all broken"
+    )
+
+
+def test_more_broken_files_than_allowed_end_it_before_anything_is_read(
+    capsys, draft, several, monkeypatch
+):
+    for path in several[:2]:
+        path.write_bytes(b"")
+    monkeypatch.setattr("eagle3_jax.cli.documents.read_documents", lambda _: pytest.fail("read"))
+    message = refused(capsys, draft, "--shards", str(several[0].parent), "--max-bad", "0.4")
+    assert message.startswith("2 of 4 documents are bad, expected at most 40.0% (--max-bad): ")
+
+
+def test_a_link_to_nothing_is_a_broken_file(capsys, draft, several):
+    several[2].unlink()
+    several[2].symlink_to("never-downloaded")
+    found = evaluated(capsys, draft, "--shards", str(several[0].parent), "--max-bad", "0.25")
+    assert found["bad"] == [f"{several[2]}: no such file or directory, expected shards"]
+
+
+def test_a_file_that_may_not_be_read_is_a_broken_file(capsys, draft, several, monkeypatch):
+    opened = opening.open_tensors_file
+
+    def denied(path):
+        if path == several[2]:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path)
+
+    monkeypatch.setattr(opening, "open_tensors_file", denied)
+    found = evaluated(capsys, draft, "--shards", str(several[0].parent), "--max-bad", "0.25")
+    assert found["bad"] == [f"{several[2]}: Permission denied, expected a shard to read"]
+
+
+def test_what_is_lost_of_a_file_that_breaks_while_it_is_read(tmp_path, capsys, draft):
+    """The second of four documents cannot be read: it and those after it are lost."""
+    write_nemo(tmp_path, [text._replace(embeddings=None) for text in texts()], shard_size=4)
+    shard = tmp_path / "shard-000000.safetensors"
+    tensors = load_file(shard)
+    tensors["attention_mask"][1, 0] = 0
+    save_file(tensors, shard)
+    line = (
+        f"{shard}: attention_mask of document 1 has gaps, expected documents one by one, padded "
+        "on the right"
+    )
+    arguments = ("--shards", str(tmp_path))
+    found = evaluated(capsys, draft, *arguments, "--max-bad", "0.75")
+    assert (found["documents"], found["bad"], found["bad_documents"]) == (1, [line], 3)
+    assert refused(capsys, draft, *arguments, "--max-bad", "0.5") == (
+        f"3 of 4 documents are bad, expected at most 50.0% (--max-bad): {line}"
+    )
+
+
+def test_layouts_that_are_mixed_are_no_broken_files(tmp_path, capsys, draft, several):
+    WRITERS["specforge"](several[0].parent, all_answer()[:1])
+    stranger = several[0].parent / "rows_0-2000/data_0.ckpt"
+    arguments = ("--shards", str(several[0].parent), "--max-bad", "0.9")
+    assert refused(capsys, draft, *arguments) == (
+        f"{stranger}: found layout specforge, expected eagle3-jax as in {several[0]}"
+    )
+    save_file({"w": np.ones(1)}, several[1])
+    assert refused(capsys, draft, *arguments).startswith(
+        f"{several[1]}: found w, which no layout of shards has, expected one of "
+    )
+
+
 # Files and slots
+
+
+def test_each_path_given_is_a_group(capsys, draft, several):
+    folder, first = several[0].parent, several[0]
+    other = write_texts(folder.parent / "other.safetensors", texts()[2:])
+    found = evaluated(capsys, draft, "--shards", str(other), str(folder), str(first), str(other))
+    groups = found["groups"]
+    assert [group["path"] for group in groups] == [str(other), str(folder), str(first)]
+    for group in groups[:2]:
+        alone = evaluated(capsys, draft, "--shards", group["path"])
+        assert group == alone["groups"][0]
+        assert group["walked_tokens_per_round"] == alone["walked"]["tokens_per_round"]
+        assert group["intervals"] == alone["intervals"]
+        assert None not in group["intervals"].values()
+    # Its file counts with the folder, which was named before.
+    assert groups[2] == {"path": str(first), "documents": 0}
+
+
+def test_groups_are_printed_where_there_are_several(capsys, draft, several):
+    arguments = ["eval", "--draft", str(draft), "--steps", "2", "--shards"]
+    assert main([*arguments, str(several[0].parent)]) == 0
+    assert "step 0" not in capsys.readouterr().out
+    several[2].write_bytes(b"")
+    more = ["--max-bad", "0.3"]
+    assert main([*arguments, *map(str, several), *more]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "step 0" in out
+    found = evaluated(capsys, draft, *more, "--shards", *map(str, several))
+    for group in found["groups"]:
+        # A long path is folded, so only its end stands before the figures.
+        assert group["documents"] == (group["path"] != str(several[2]))
+        if group["documents"]:
+            assert f" 1 {group['joint_0']:.1%} - {group['walked_tokens_per_round']:.3f} - " in out
+    assert " 0 - - - - " in out
+
+
+def test_only_so_many_groups_are_printed(tmp_path, capsys, draft, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = texts()[0]
+    paths = [str(write_texts(Path(f"{n}.safetensors"), [text])) for n in range(23)]
+    arguments = ["eval", "--draft", str(draft), "--steps", "1", "--shards"]
+    assert main([*arguments, *paths]) == 0
+    out = capsys.readouterr().out
+    table = out[out.index(" shards ") :]
+    assert [path in table for path in paths] == [True] * 20 + [False] * 3
+    assert out.endswith("and 3 more, which --json has\n")
+    Path("0.safetensors").rename("b.safetensors")
+    assert main([*arguments, "[b].safetensors", "?.safetensors"]) == 0
+    assert " [b]." in capsys.readouterr().out
 
 
 def test_figures_of_each_file(tmp_path, capsys, draft):
@@ -136,6 +305,7 @@ def test_figures_of_each_file(tmp_path, capsys, draft):
             "joint_0": alone["steps"][0]["joint"],
             "tokens_per_round": alone["tokens_per_round"],
             "walked_tokens_per_round": alone["walked"]["tokens_per_round"],
+            "intervals": alone["intervals"],
         }
     assert [told["documents"] for told in found["files"]] == [1, 3]
 

@@ -114,7 +114,7 @@ def walked(accepts, answer):
     """Rounds and tokens of one text whose columns accept so many of three draft tokens."""
     ranks = jnp.array([[int(k >= wins) for wins in accepts] for k in range(3)])[:, None]
     found = count(ranks, ranks >= 0, jnp.asarray(answer, bool)[None])
-    return int(found.rounds[0]), int(found.gained[0])
+    return int(found.rounds[0, -1]), int(found.gained[0, -1])
 
 
 def test_a_server_goes_on_after_what_it_accepted_and_its_own_token():
@@ -148,13 +148,38 @@ def test_a_text_that_is_all_answer_is_walked_from_its_first_column():
     assert walked([0, 0, 0, 0], [1, 1, 1, 1]) == (2, 2)
 
 
+def test_a_server_that_drafts_fewer_steps_walks_other_columns():
+    # Column 1 reads the first token of the answer, of which eight are left.
+    answer = [0, 0, *[1] * 9]
+    accepts = [9, 3, 1, 2, 0, 2, 1, 9, 9, 9, 9]
+    ranks = jnp.array([[int(k >= wins) for wins in accepts] for k in range(3)])[:, None]
+    found = count(ranks, ranks >= 0, jnp.asarray(answer, bool)[None])
+    # One step:    1 (1+1), 3 (1+1), 5 (1+1), 7 (1+1).
+    # Two steps:   1 (2+1), 4 (0+1), 5 (2+1), 8: one token is left, and drafted; no room for more.
+    # Three steps: 1 (3+1), 5 (2+1), 8 (1).
+    assert found.rounds.tolist() == [[4, 4, 3]]
+    assert found.gained.tolist() == [[8, 8, 8]]
+
+
+def test_fewer_steps_count_what_a_text_counted_with_fewer_steps_does():
+    rng = np.random.default_rng(0)
+    answer = jnp.asarray(rng.random((6, 40)) < 0.9)
+    ranks = jnp.asarray(rng.random((4, 6, 40)) < 0.3, jnp.int32)
+    every = count(ranks, ranks >= 0, answer)
+    for steps in (1, 3):
+        alone = count(ranks[:steps], ranks[:steps] >= 0, answer)
+        assert every.rounds[:, steps - 1].tolist() == alone.rounds[:, -1].tolist()
+        assert every.gained[:, steps - 1].tolist() == alone.gained[:, -1].tolist()
+    assert len({tuple(rounds) for rounds in every.rounds.T.tolist()}) == 4
+
+
 # Figures
 
 
 def counts(steps=5, **parts):
     """Counts of one document, 100 each where nothing else is said."""
     whole = {name: np.array([[100] * steps]) for name in Counts._fields}
-    whole |= {"rounds": np.array([40]), "gained": np.array([100])}
+    whole |= {"rounds": np.array([[40] * steps])}
     return Counts(**whole | {name: np.array([part]) for name, part in parts.items()})
 
 
@@ -192,8 +217,8 @@ def test_every_figure_says_what_it_is():
             reached=[10, 4],
             joint=[5, 2],
             agreement=[4.0, 2.0],
-            rounds=4,
-            gained=7,
+            rounds=[5, 4],
+            gained=[8, 7],
         ),
         target=True,
     )
@@ -225,6 +250,10 @@ def test_every_figure_says_what_it_is():
         "accepted_per_round": 0.75,
         "tokens_per_round": 1.75,
         "walked": {"rounds": 4, "tokens": 7, "tokens_per_round": 1.75},
+        "walked_by_steps": [
+            {"steps": 1, "rounds": 5, "tokens": 8, "tokens_per_round": 1.6},
+            {"steps": 2, "rounds": 4, "tokens": 7, "tokens_per_round": 1.75},
+        ],
     }
     assert type(found["steps"][0]["total"]) is int
 
@@ -234,13 +263,14 @@ def test_without_a_target_nobody_speaks_of_agreement():
 
 
 def test_documents_add_up_in_64_bits():
-    large = Counts(*(np.full((3, 5), 2**30, np.int32) for _ in range(8)), *[np.ones(3, int)] * 2)
+    large = Counts(*(np.full((3, 5), 2**30, np.int32) for _ in Counts._fields))
     assert figures(large)["steps"][0]["total"] == 3 * 2**30
+    assert figures(large)["walked"]["tokens"] == 3 * 2**30
 
 
 def test_a_step_that_nobody_reaches_has_no_share():
     whole = {name: [4, 0] for name in Counts._fields[:8]}
-    found = figures(counts(steps=2, **whole, rounds=0, gained=0))
+    found = figures(counts(steps=2, **whole, rounds=[0, 0], gained=[0, 0]))
     for name in ("joint", "conditional", "coverage", "teacher_forced", "top_4"):
         assert found["steps"][1][name] is None
     assert found["tokens_per_round"] == 2.0
@@ -251,7 +281,7 @@ def test_no_column_at_all_is_an_error():
     nothing = {name: [0, 0] for name in Counts._fields[:8]}
     message = "no column counts: the text holds no answer token that a draft could say"
     with pytest.raises(ValueError, match=message):
-        figures(counts(steps=2, **nothing, rounds=0, gained=0))
+        figures(counts(steps=2, **nothing, rounds=[0, 0], gained=[0, 0]))
 
 
 # Intervals
@@ -261,8 +291,7 @@ def documents(joint, total=100):
     """Documents of one step with so many joint hits of 100 columns each."""
     hits = np.array(joint)[:, None]
     whole = {name: np.full_like(hits, total) for name in Counts._fields[:8]}
-    rounds = np.full(len(hits), 50)
-    return Counts(**whole | {"joint": hits}, rounds=rounds, gained=2 * hits[:, 0])
+    return Counts(**whole | {"joint": hits}, rounds=np.full_like(hits, 50), gained=2 * hits)
 
 
 def test_an_interval_holds_the_figure_and_shrinks_with_documents():
@@ -277,6 +306,15 @@ def test_an_interval_holds_the_figure_and_shrinks_with_documents():
 
 def test_documents_that_agree_leave_no_doubt():
     assert intervals(documents([30, 30, 30]))["joint_0"] == [0.3, 0.3]
+
+
+def test_a_walks_interval_is_of_all_steps():
+    one, other = documents([30, 30]), documents([60, 60])
+    both = Counts(*(np.hstack(parts) for parts in zip(one, other, strict=True)))
+    found = intervals(both)
+    assert found["joint_0"] == [0.3, 0.3]
+    assert found["tokens_per_round"] == pytest.approx([1.9, 1.9])
+    assert found["walked_tokens_per_round"] == pytest.approx([2.4, 2.4])
 
 
 def test_one_document_has_no_interval():

@@ -3,7 +3,7 @@
 paths -> `open_shards` (headers alone) -> `read_documents` (one at a time) -> `check_document`
 """
 
-from converters.shards.base import LastState, ShardFile, ShardInfo, ShardSet
+from converters.shards.base import LastState, LayoutError, ShardFile, ShardInfo, ShardSet
 from converters.shards.checking import check_document
 from converters.shards.native import write_shard
 from converters.shards.opening import open_shards, read_documents, read_info, shard_files
@@ -12,6 +12,7 @@ from converters.shards.registry import LAYOUTS
 __all__ = [
     "LAYOUTS",
     "LastState",
+    "LayoutError",
     "ShardFile",
     "ShardInfo",
     "ShardSet",

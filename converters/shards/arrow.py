@@ -14,6 +14,7 @@ import numpy as np
 
 from converters.files import read_json
 from converters.shards.base import Content, Hints, Sample, Shape
+from converters.shards.packing import require_apart
 from converters.shards.readings import Stacked
 from converters.tensors import Stored
 from eagle3_jax.errors import InputError
@@ -99,6 +100,7 @@ def _read_row(folder: Path, index: int, path: Path) -> tuple[np.ndarray, np.ndar
                         f"{file}: found columns {', '.join(stream.schema.names)}, expected "
                         f"{' and '.join(_COLUMNS)}"
                     )
+                require_apart(file, stream.schema.names)
                 for batch in stream:
                     if index < start + batch.num_rows:
                         lists = (batch.column(name)[index - start] for name in _COLUMNS)

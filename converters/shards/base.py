@@ -7,9 +7,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from converters.tensors import Stored, Tensor
+from eagle3_jax.errors import InputError
 
 OWN = "eagle3-jax"  # the name of the project's own layout
 LastState = Literal["pre_norm", "post_norm", "absent"]
+
+
+class LayoutError(InputError):
+    """What a shard's layout leaves open: a question to the user, not one file's fault."""
 
 
 class ShardInfo(NamedTuple):
@@ -63,10 +68,16 @@ class ShardSet(NamedTuple):
     Attributes:
         files: one or more, in the order given.
         info: what the states of all of them are; notes are the first file's.
+        groups: of each path given, the files that it means; a file that two of them mean is with
+            the first.
+        broken: what is wrong with each file that could not be opened, its name included; such a
+            file is in its group, and not among `files`.
     """
 
     files: tuple[ShardFile, ...]
     info: ShardInfo
+    groups: dict[Path, tuple[Path, ...]]
+    broken: tuple[str, ...]
 
 
 class Content(NamedTuple):
@@ -152,6 +163,7 @@ class Layout(NamedTuple):
         told: what must hold besides, for keys that another layout has too.
         info: what the states are where a file or one beside it says more than the layout does.
         mask_elsewhere: its loss mask is in another file.
+        besides: keys that it may have, and that tell of packed documents in other layouts.
         notes: what a reader of `ShardInfo` should know.
     """
 
@@ -165,4 +177,5 @@ class Layout(NamedTuple):
     told: Callable[[Content, Hints], bool] | None = None
     info: Callable[[Content, ShardInfo], ShardInfo] | None = None
     mask_elsewhere: bool = False
+    besides: frozenset[str] = frozenset()
     notes: Notes = {}  # noqa: RUF012  # read only

@@ -9,7 +9,15 @@ from typing import Any
 from converters.archives import decompressed
 from converters.pickles import read_pickle
 from converters.shards.arrays import read_document
-from converters.shards.base import Content, Hints, Shape, ShardFile, ShardInfo, ShardSet
+from converters.shards.base import (
+    Content,
+    Hints,
+    LayoutError,
+    Shape,
+    ShardFile,
+    ShardInfo,
+    ShardSet,
+)
 from converters.shards.registry import check_layout, describe, find_layout, layout_named
 from converters.stored import open_tensors_file
 from converters.tensors import Stored
@@ -36,11 +44,21 @@ def shard_files(paths: list[Path]) -> list[Path]:
     Raises:
         InputError: when a path is missing, or a directory or pattern gives no shard.
     """
-    files: dict[Path, Path] = {}
-    for path in paths:
+    return [file for files in _groups(paths).values() for file in files]
+
+
+def _groups(paths: list[Path]) -> dict[Path, tuple[Path, ...]]:
+    """The files that each path means; one that two of them mean is with the first."""
+    groups: dict[Path, tuple[Path, ...]] = {}
+    known: set[Path] = set()
+    for path in dict.fromkeys(paths):
+        fresh = []
         for file in _meant(path):
-            files.setdefault(file.resolve(), file)
-    return list(files.values())
+            if file.resolve() not in known:
+                known.add(file.resolve())
+                fresh.append(file)
+        groups[path] = tuple(fresh)
+    return groups
 
 
 def _meant(path: Path) -> list[Path]:
@@ -73,7 +91,9 @@ def _inside(directory: Path) -> list[Path]:
 
 
 def _is_shard(file: Path) -> bool:
-    return file.name.endswith(_SUFFIXES) and file.name not in _NO_SHARDS and file.is_file()
+    named = file.name.endswith(_SUFFIXES) and file.name not in _NO_SHARDS
+    # A link to nothing is a shard that was never downloaded, to be missed when it is opened.
+    return named and (file.is_file() or not file.exists())
 
 
 def open_shards(
@@ -82,6 +102,7 @@ def open_shards(
     layout: str | None = None,
     num_aux: int | None = None,
     target_width: int | None = None,
+    strict: bool = True,
 ) -> ShardSet:
     """Find shards and read their headers.
 
@@ -93,27 +114,41 @@ def open_shards(
         layout: the layout's name where the user says it; else files tell it.
         num_aux: A, the aux states that the draft reads, to tell layouts apart.
         target_width: Dt, the width of each of them, which all states must have.
+        strict: a broken file is an error; else it is left out, as long as another one is whole.
 
     Raises:
-        InputError: when something is missing or broken, the layout cannot be told, or files
+        InputError: when a path is missing, a file broken, the layout cannot be told, or files
             differ in layout or capture.
     """
     hints = Hints(num_aux, target_width)
+    groups = _groups(paths)
     files: list[ShardFile] = []
+    broken: list[str] = []
     packed: ShardFile | None = None
-    for path in shard_files(paths):
+    for path in (path for group in groups.values() for path in group):
         if packed is not None and path.name.endswith(_GZIP):
             files.append(packed._replace(path=path))
             continue
-        file = _open_file(path, layout, hints)
+        try:
+            file = _open_file(path, layout, hints)
+        except LayoutError:
+            raise
+        except InputError as error:
+            if strict:
+                raise
+            broken.append(str(error))
+            continue
         if files:
             _require_alike(file, files[0])
         files.append(file)
         if path.name.endswith(_GZIP) and file.documents == 1:
             packed = file
+    if broken and not files:
+        more = f"; and {len(broken) - 1} more files, all broken" if len(broken) > 1 else ""
+        raise InputError(f"{broken[0]}{more}")
     if not files:
         raise InputError("found no path of shards, expected files or directories of them")
-    return ShardSet(tuple(files), files[0].info)
+    return ShardSet(tuple(files), files[0].info, groups, tuple(broken))
 
 
 def read_info(path: Path) -> ShardInfo:
@@ -198,6 +233,10 @@ def _opened(path: Path) -> Iterator[Content]:
         except InputError as error:
             # A user knows nothing of the temporary file that a file in gzip is unpacked into.
             raise InputError(str(error).replace(str(file), str(path))) from None
+        except OSError as error:
+            raise InputError(
+                f"{path}: {error.strerror or error}, expected a shard to read"
+            ) from None
         yield Content(path, values, metadata)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from converters.files import read_json
 from converters.shards import arrow, native, nemo
-from converters.shards.base import OWN, Content, Hints, Layout, Shape, ShardInfo
+from converters.shards.base import OWN, Content, Hints, Layout, LayoutError, Shape, ShardInfo
+from converters.shards.packing import require_apart
 from converters.shards.readings import Listed, Stacked, Wide
 from eagle3_jax.errors import InputError
 
@@ -116,6 +117,7 @@ LAYOUTS: dict[str, Layout] = {
             keys=frozenset({"input_ids", "loss_mask", "hidden_states", "target_hiddens"}),
             reading=Wide(aux="hidden_states", last="target_hiddens", embeddings="inputs_embeds"),
             last_state="post_norm",
+            besides=frozenset({"position_ids"}),  # [3,T], of targets that see pictures
         ),
         Layout(
             name="torchspec",
@@ -218,10 +220,10 @@ def layout_named(name: str) -> Layout:
     """A layout by its name.
 
     Raises:
-        InputError: when there is none of that name.
+        LayoutError: when there is none of that name.
     """
     if name not in LAYOUTS:
-        raise InputError(f"--layout is {name!r}, expected one of {', '.join(LAYOUTS)}")
+        raise LayoutError(f"--layout is {name!r}, expected one of {', '.join(LAYOUTS)}")
     return LAYOUTS[name]
 
 
@@ -229,7 +231,8 @@ def find_layout(content: Content, hints: Hints) -> tuple[Layout, Shape]:
     """The one layout that a file has, and what its header says.
 
     Raises:
-        InputError: when its keys are no layout's, it is broken, or several layouts fit.
+        LayoutError: when its keys are no layout's, several layouts fit, or documents are packed.
+        InputError: when it is broken.
     """
     found = content.values.keys()
     known = [
@@ -243,10 +246,11 @@ def find_layout(content: Content, hints: Hints) -> tuple[Layout, Shape]:
         expected = "; ".join(
             f"{layout.name} ({', '.join(sorted(layout.keys))})" for layout in LAYOUTS.values()
         )
-        raise InputError(
+        raise LayoutError(
             f"{content.path}: found {_keys(content)}, which no layout of shards has, expected one "
             f"of {expected}"
         )
+    require_apart(content.path, found - frozenset().union(*(layout.besides for layout in known)))
     if len(known) == 1:
         return known[0], known[0].reading.shape(content, hints)
     fits, faults = [], []
@@ -261,7 +265,7 @@ def find_layout(content: Content, hints: Hints) -> tuple[Layout, Shape]:
         fits = [fit for fit in fits if fit[1].states == hints.num_aux + 1] or fits
     if len(fits) > 1:
         names = " and ".join(layout.name for layout, _ in fits)
-        raise InputError(
+        raise LayoutError(
             f"{content.path}: found {_keys(content)}, which layouts {names} have, expected "
             "--layout with one of them"
         )
@@ -272,13 +276,15 @@ def check_layout(content: Content, layout: Layout, hints: Hints) -> Shape:
     """What the header of a file says that should have a certain layout.
 
     Raises:
-        InputError: when it lacks one of its keys, or is broken.
+        LayoutError: when it lacks one of its keys, or documents are packed.
+        InputError: when it is broken.
     """
     if not layout.keys <= content.values.keys():
-        raise InputError(
+        raise LayoutError(
             f"{content.path}: found {_keys(content)}, expected {', '.join(sorted(layout.keys))} "
             f"of layout {layout.name}"
         )
+    require_apart(content.path, content.values.keys() - layout.besides)
     return layout.reading.shape(content, hints)
 
 

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from eagle3_jax.batches import batches
+from eagle3_jax.cli.documents import Tally, good_documents
 from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.progress import progress
-from eagle3_jax.cli.scoring import Capture, Tally, batch_columns, good_documents
+from eagle3_jax.cli.scoring import Capture, batch_columns
 from eagle3_jax.conventions import CONVENTIONS, measure
 from eagle3_jax.errors import InputError
 from eagle3_jax.structs import Features

@@ -59,6 +59,8 @@ def load(
     reading: Reading | None = None,
     layout: str | None = None,
     last_state: LastState | None = None,
+    strict: bool = True,
+    teacher: bool = True,
 ) -> Inputs:
     """Read a draft and the headers of shards, and see that they fit together.
 
@@ -69,6 +71,8 @@ def load(
         reading: how the draft is to be read.
         layout: of the shards, where their keys do not tell.
         last_state: what the last stored state is, where the shards do not say.
+        strict: a shard file that is broken is an error; else it is left out, and told.
+        teacher: what is due is the target's choice, where a target is given.
 
     Raises:
         InputError: when something is missing, broken, or does not fit.
@@ -78,7 +82,7 @@ def load(
     config = draft.config
     if not shard_paths:
         raise InputError("--shards names nothing, expected shard files or directories of them")
-    shards = open_shards(shard_paths, layout=layout, num_aux=config.num_aux or None)
+    shards = open_shards(shard_paths, layout=layout, num_aux=config.num_aux or None, strict=strict)
     shards = _with_last_state(shards, last_state)
     _require_width(shards, draft, draft_path)
     if target is not None:
@@ -86,7 +90,7 @@ def load(
     table, embeddings = _embeddings(draft, draft_path, shards, target)
     params = _float32(draft.params)
     kernel, head = _head(draft, draft_path, params, table, target)
-    target_head, due = _due(shards, target)
+    target_head, due = _due(shards, target if teacher else None)
     source = opened.sources.get("boundaries", "the draft's config")
     return Inputs(
         draft,

@@ -5,25 +5,22 @@ file's name is known.
 """
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
-from converters.shards import check_document, read_documents
 from eagle3_jax.batches import batches
+from eagle3_jax.cli.documents import Tally, good_documents, require_good, tally_of
 from eagle3_jax.cli.inputs import Inputs, listed
 from eagle3_jax.cli.progress import progress
 from eagle3_jax.errors import InputError
 from eagle3_jax.evaluate import evaluate
 from eagle3_jax.metrics import Counts, figures, intervals
-from eagle3_jax.structs import Document, Features
+from eagle3_jax.structs import Features
 
 Precision = Literal["float32", "bfloat16"]
-
-_NAMED = 3  # bad documents in one message
 
 
 class Capture(NamedTuple):
@@ -49,8 +46,10 @@ class Score(NamedTuple):
         tokens: of all documents.
         answer_tokens: of these, tokens that the loss mask marks.
         figures: as `metrics.figures` has them, and their `intervals`.
-        files: path, documents and figures of each file.
-        bad: what was wrong with each document that was left out.
+        files: path, documents, headline figures and their intervals of each file.
+        groups: the same of each path given, with all its files.
+        bad: what was wrong with each document or file that was left out.
+        lost: how many documents these are, as in `Tally`.
         precision: of the computation.
         seconds: wall-clock time of the evaluation, compilation included.
     """
@@ -61,7 +60,9 @@ class Score(NamedTuple):
     answer_tokens: int
     figures: dict[str, Any]
     files: list[dict[str, Any]]
+    groups: list[dict[str, Any]]
     bad: tuple[str, ...]
+    lost: int
     precision: Precision
     seconds: float
 
@@ -149,8 +150,11 @@ def score(
     """
     if steps < 1:
         raise InputError(f"--steps is {steps}, expected 1 or more")
-    tally = Tally()
+    tally = tally_of(inputs)
     files = inputs.shards.files
+    known = sum(file.documents for file in files)
+    whole = known + tally.lost
+    require_good(tally, whole, max_bad)
     fed = batches(
         good_documents(inputs, tally, strict=max_bad == 0.0),
         slots=capture.slots,
@@ -162,10 +166,7 @@ def score(
     params, kernel, head = _cast((inputs.params, inputs.kernel, inputs.target_head), precision)
     # Exact products on accelerators too, which by default round the inputs of a float32 product.
     products = "highest" if precision == "float32" else "default"
-    with (
-        progress(what, sum(file.documents for file in files), quiet=quiet) as advance,
-        jax.default_matmul_precision(products),
-    ):
+    with progress(what, known, quiet=quiet) as advance, jax.default_matmul_precision(products):
 
         def on_batch(features: Features) -> None:
             advance(int((np.asarray(features.document) >= 0).sum()))
@@ -181,23 +182,26 @@ def score(
                 head=head,
                 on_batch=on_batch,
             )
-            _require_good(tally, max_bad)
+            require_good(tally, whole, max_bad)
             found = figures(counts, target=inputs.target_head is not None)
         except InputError:
             raise
         except ValueError as error:
-            _require_good(tally, max_bad)
+            require_good(tally, whole, max_bad)
             raise InputError(f"{_names(inputs)}: {error}") from error
     seconds = time.perf_counter() - started
     found["intervals"] = intervals(counts)
+    by_file, by_group = _by_path(inputs, counts, tally)
     return Score(
         capture,
         len(tally.files),
         tally.tokens,
         tally.answer_tokens,
         found,
-        _by_file(inputs, counts, tally),
+        by_file,
+        by_group,
         tuple(tally.bad),
+        tally.lost,
         precision,
         seconds,
     )
@@ -242,83 +246,45 @@ def as_json(inputs: Inputs, result: Score) -> dict[str, Any]:
         "answer_tokens": result.answer_tokens,
         **result.figures,
         "files": result.files,
+        "groups": result.groups,
         "bad": list(result.bad),
+        "bad_documents": result.lost,
         "seconds": round(result.seconds, 3),
         "notes": list(inputs.draft.notes),
     }
 
 
-@dataclass
-class Tally:
-    """What went by on the way to the batches.
-
-    Attributes:
-        tokens: of all counted documents.
-        answer_tokens: of these, tokens that the loss mask marks.
-        files: of each counted document, the number of its file.
-        bad: what was wrong with each of the others.
-    """
-
-    tokens: int = 0
-    answer_tokens: int = 0
-    files: list[int] = field(default_factory=list)
-    bad: list[str] = field(default_factory=list)
-
-
-def good_documents(inputs: Inputs, tally: Tally, *, strict: bool) -> Iterator[Document]:
-    """Every document, checked and counted; bad ones are left out, or end it where that is asked."""
-    vocab_size = inputs.draft.config.vocab_size
-    for number, file in enumerate(inputs.shards.files):
-        documents = enumerate(read_documents(file))
-        while True:
-            try:
-                place, document = next(documents)
-            except StopIteration:
-                break
-            except InputError as error:  # what a file of several says is of the whole file
-                if strict:
-                    raise
-                tally.bad.append(str(error))
-                break
-            wrong = check_document(document, vocab_size)
-            if wrong is not None:
-                told = f"{file.path}: document {place} {wrong}"
-                if strict:
-                    raise InputError(told)
-                tally.bad.append(told)
-                continue
-            tally.files.append(number)
-            tally.tokens += len(document.ids)
-            tally.answer_tokens += int(document.answer.sum())
-            yield document
-
-
-def _require_good(tally: Tally, max_bad: float) -> None:
-    """Refuse more bad documents than the user puts up with."""
-    whole, bad = len(tally.files) + len(tally.bad), len(tally.bad)
-    if bad and (bad > max_bad * whole or bad == whole):
-        more = f" and {bad - _NAMED} more" if bad > _NAMED else ""
-        raise InputError(
-            f"{bad} of {whole} documents are bad, expected at most {max_bad:.1%} (--max-bad): "
-            f"{'; '.join(tally.bad[:_NAMED])}{more}"
-        )
-
-
-def _by_file(inputs: Inputs, counts: Counts, tally: Tally) -> list[dict[str, Any]]:
-    """The headline figures of each file."""
+def _by_path(
+    inputs: Inputs, counts: Counts, tally: Tally
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Figures of each file, and of each path given."""
     owners = np.asarray(tally.files)
-    found = []
-    for number, file in enumerate(inputs.shards.files):
-        rows = np.flatnonzero(owners == number)
-        told: dict[str, Any] = {"path": str(file.path), "documents": len(rows)}
-        part = Counts(*(np.asarray(values)[rows] for values in counts))
-        if part.total[:, 0].sum():
-            of_file = figures(part)
-            told["joint_0"] = of_file["steps"][0]["joint"]
-            told["tokens_per_round"] = of_file["tokens_per_round"]
-            told["walked_tokens_per_round"] = of_file["walked"]["tokens_per_round"]
-        found.append(told)
-    return found
+    files, groups = inputs.shards.files, inputs.shards.groups
+    rows = {file.path: np.flatnonzero(owners == number) for number, file in enumerate(files)}
+    of_groups = {
+        path: np.concatenate([rows[file] for file in held if file in rows] or [owners[:0]])
+        for path, held in groups.items()
+    }
+
+    def told(parts: dict[Path, np.ndarray]) -> list[dict[str, Any]]:
+        return [
+            _headlines(path, Counts(*(part[held] for part in counts)))
+            for path, held in parts.items()
+        ]
+
+    return told(rows), told(of_groups)
+
+
+def _headlines(path: Path, counts: Counts) -> dict[str, Any]:
+    """The headline figures of some documents, under a path that stands for them."""
+    told: dict[str, Any] = {"path": str(path), "documents": len(counts.total)}
+    if counts.total[:, 0].sum():
+        found = figures(counts)
+        told["joint_0"] = found["steps"][0]["joint"]
+        told["tokens_per_round"] = found["tokens_per_round"]
+        told["walked_tokens_per_round"] = found["walked"]["tokens_per_round"]
+        told["intervals"] = intervals(counts)
+    return told
 
 
 def _names(inputs: Inputs) -> str:

@@ -1,10 +1,12 @@
 """Scores as tables for people."""
 
+from collections.abc import Callable
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from eagle3_jax.cli.inputs import Inputs, listed
 from eagle3_jax.cli.lines import print_lines
@@ -18,6 +20,8 @@ _HEADINGS = {
     "top_8": "top-8",
     "agreement": "agree-\nment",
 }
+_LENGTHS = ("walked tokens\nper round", "95%")
+_GROUPS = 20  # rows of a table of groups
 
 
 def print_score(console: Console, inputs: Inputs, score: Score) -> None:
@@ -50,6 +54,56 @@ def print_score(console: Console, inputs: Inputs, score: Score) -> None:
     }
     bad = tuple(f"left out: {told}" for told in score.bad)
     print_lines(console, lines, (*inputs.draft.notes, *bad))
+
+
+def print_groups(console: Console, score: Score) -> None:
+    """A row for each path given, where there are several."""
+    groups = score.groups
+    if len(groups) < 2:
+        return
+    console.print()
+    table = _figures("shards", "documents", "joint\nstep 0", "95%", *_LENGTHS)
+    table.columns[0].justify = "left"
+    table.columns[0].overflow = "fold"  # a path stays whole, to be told from another
+    for group in groups[:_GROUPS]:
+        ranges = group.get("intervals", {})
+        table.add_row(
+            Text(group["path"]),  # brackets of a pattern are no markup
+            f"{group['documents']:,}",
+            _percent(group.get("joint_0")),
+            _between(ranges.get("joint_0"), _percent),
+            _length(group.get("walked_tokens_per_round")),
+            _between(ranges.get("walked_tokens_per_round"), _length),
+        )
+    console.print(table)
+    if len(groups) > _GROUPS:
+        console.print(f"and {len(groups) - _GROUPS} more, which --json has")
+
+
+def print_speeds(console: Console, speed: dict[str, Any]) -> None:
+    """A row for each number of draft steps, and which is best."""
+    console.print()
+    table = _figures(
+        "draft\nsteps", "tokens\nper round", "ms\nper round", "tokens\nper second", "speed-up"
+    )
+    for step in speed["by_steps"]:
+        best = "*" if step["steps"] == speed["best_steps"] else " "
+        shown = ("tokens_per_round", "round_ms", "tokens_per_second", "speedup")
+        table.add_row(f"{best}{step['steps']}", *(_length(step[name]) for name in shown))
+    console.print(table)
+    print_lines(console, {"best": _best(speed)}, ())
+
+
+def _best(speed: dict[str, Any]) -> str:
+    """The best number of draft steps, in words."""
+    best = speed["best_steps"]
+    if best is None:
+        return "not known: no answer is long enough for a round"
+    if best == 0:
+        return "0 draft steps: no draft at all is as fast as any number of them"
+    gain = speed["by_steps"][best]["speedup"]
+    plural = "s" if best > 1 else ""
+    return f"{best} draft step{plural}: {gain:.2f} times the tokens per second of no draft"
 
 
 def print_reckoning(console: Console, found: dict[str, Any]) -> None:
@@ -124,4 +178,8 @@ def _length(tokens: float | None) -> str:
 
 def _range(interval: list[float] | None) -> str:
     """A 95% interval, where there is one."""
-    return "" if interval is None else f"; 95%: {interval[0]:.3f} to {interval[1]:.3f}"
+    return "" if interval is None else f"; 95%: {_between(interval, _length)}"
+
+
+def _between(interval: list[float] | None, told: Callable[[float], str]) -> str:
+    return "-" if interval is None else f"{told(interval[0])} to {told(interval[1])}"
