@@ -63,10 +63,7 @@ def fit(
     """
     if not dialect.writable:
         raise InputError(f"{where}: {dialect.title} is only read, expected another dialect")
-    changes = Changes(draft)
-    drop_zero_biases(changes, dialect)
-    concede(changes, dialect, where, max_positions, allowed)
-    complete_biases(changes, dialect)
+    changes = fit_knobs(draft, dialect, where, max_positions, allowed)
     _settle_head(changes, dialect, where, target)
     _settle_embeddings(changes, dialect, where, allowed, target)
     boundaries = _settle_boundaries(draft, changes, dialect, where, allowed, target)
@@ -82,6 +79,25 @@ def fit(
         target_name=name,
     )
     return Fitted(fitted, tuple(changes.notes), changes.dropped, changes.added)
+
+
+def fit_knobs(
+    draft: OpenDraft,
+    dialect: Dialect,
+    where: str,
+    max_positions: int,
+    allowed: Collection[str] = (),
+) -> Changes:
+    """What of `fit` concerns the draft's own parts alone: its knobs, biases and norms.
+
+    Raises:
+        InputError: for the first of them that the dialect has no place for.
+    """
+    changes = Changes(draft)
+    drop_zero_biases(changes, dialect)
+    concede(changes, dialect, where, max_positions, allowed)
+    complete_biases(changes, dialect)
+    return changes
 
 
 def _target_name(

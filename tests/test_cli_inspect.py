@@ -205,6 +205,28 @@ def test_bad_input_is_one_line(capsys, arguments, message):
     assert error_of(capsys, *arguments) == message
 
 
+def test_engines_are_told_for_a_class_of_targets(capsys):
+    path, layers = Path("draft"), ("--target-layers", "61")
+    config = json.loads((path / "config.json").read_text())
+    config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [2, 30, 58]}
+    (path / "config.json").write_text(json.dumps(config))
+    told = inspected(capsys, path, *layers, "--target-class", "deepseek_v3")
+    captured = {row["engine"]: row["boundaries"] for row in told["engines"]}
+    assert captured["sglang"] == captured["vllm"] == [2, 30, 58]
+    told = inspected(capsys, path, *layers, "--target-class", "qwen3_moe")
+    captured = {row["engine"]: row["boundaries"] for row in told["engines"]}
+    assert (captured["sglang"], captured["vllm"]) == ([3, 31, 59], [2, 30, 58])
+    assert "engines" not in inspected(capsys, path, *layers)
+    assert main(["inspect", str(path), *layers, "--target-class", "qwen3_moe"]) == 0
+    assert "trained on" in capsys.readouterr().out
+
+
+def test_a_class_of_targets_needs_its_depth(capsys):
+    told = error_of(capsys, "draft", "--target-class", "llama")
+    assert told.startswith("--target-class asks how engines would read the draft")
+    assert told.endswith("expected --target-layers or --target too")
+
+
 def test_an_allowance_that_means_nothing_is_a_typo(capsys):
     message = error_of(capsys, "draft", "--allow", "norm_outptu")
     assert message.startswith(

@@ -22,9 +22,17 @@ class Inspect(ReadingOptions):
     other: Positional[Annotated[Path | None, arg(metavar="PATH2", help_behavior_hint="")]] = None
     """Another draft: only what tells the two apart is shown."""
 
+    target_class: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """The target's model_type, like llama or deepseek_v3: tells how each engine would read it."""
+
     def run(self) -> int:
         """Read headers and small tensors, print the tables, write the JSON."""
         require_destination(self.json)
+        if self.target_class is not None and self.target_layers is None and self.target is None:
+            raise InputError(
+                "--target-class asks how engines would read the draft, which depends on the "
+                "target's depth, expected --target-layers or --target too"
+            )
         from converters.description import differences
         from eagle3_jax.cli.conversion_tables import as_json, print_differences, print_draft
         from eagle3_jax.cli.drafts import open_any
@@ -40,6 +48,15 @@ class Inspect(ReadingOptions):
             except ValueError as error:
                 raise InputError(f"--target-layers: {error}") from None
             print_draft(console, told)
+            if self.target_class is not None or target is not None:
+                from eagle3_jax.cli.engines import engine_row, print_engines, served_by_all
+
+                assert reading.target_layers is not None, "required above"
+                served = served_by_all(
+                    path, draft, reading.target_layers, self.target_class, target
+                )
+                told["engines"] = [engine_row(one) for one in served]
+                print_engines(console, told["engines"])
             write_result(self.json, told)
             return FINE
         other = near(self.other)

@@ -21,14 +21,16 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(what: str, total: int, *, quiet: bool, rate: str | None = None) -> Iterator[Advance]:
+def progress(
+    what: str, total: int | None, *, quiet: bool, rate: str | None = None
+) -> Iterator[Advance]:
     """Show how much of some work is done, once it has taken two seconds.
 
     On a terminal it is a bar that goes away at the end; elsewhere a line now and then.
 
     Args:
         what: the work and its unit, "documents".
-        total: how many there are.
+        total: how many there are; `None` where nobody knows.
         quiet: show nothing.
         rate: what comes in amounts, whose rate is shown too, "tokens".
 
@@ -55,7 +57,7 @@ class _Rate:
 
 
 @contextmanager
-def _bar(what: str, total: int, console: Console, rate: _Rate) -> Iterator[Advance]:
+def _bar(what: str, total: int | None, console: Console, rate: _Rate) -> Iterator[Advance]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -82,7 +84,7 @@ def _bar(what: str, total: int, console: Console, rate: _Rate) -> Iterator[Advan
 
 
 @contextmanager
-def _lines(what: str, total: int, console: Console, rate: _Rate) -> Iterator[Advance]:
+def _lines(what: str, total: int | None, console: Console, rate: _Rate) -> Iterator[Advance]:
     finished = 0
     due = time.monotonic() + _PATIENCE
 
@@ -92,7 +94,8 @@ def _lines(what: str, total: int, console: Console, rate: _Rate) -> Iterator[Adv
         rate.amount += amount
         if time.monotonic() >= due:
             told = rate.told()
-            console.print(f"{what}: {finished} of {total}{f', {told}' if told else ''}")
+            whole = "" if total is None else f" of {total}"
+            console.print(f"{what}: {finished}{whole}{f', {told}' if told else ''}")
             due = time.monotonic() + _PAUSE
 
     yield advance

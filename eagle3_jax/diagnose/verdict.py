@@ -1,0 +1,163 @@
+"""What a search amounts to: one sentence that the figures carry, or what they cannot tell."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from eagle3_jax.diagnose.cases import Scores
+from eagle3_jax.diagnose.readings import Reading
+from eagle3_jax.diagnose.search import GAIN, LEAST, Found, Tried, accepted_difference
+
+Kind = Literal[
+    "wired as configured",
+    "another reading",
+    "several readings tie",
+    "the shard is suspect",
+    "the draft generalises badly",
+    "the draft is broken",
+    "cannot tell",
+]
+FEWEST = 4  # documents with counted columns: fewer have no interval worth its name
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong, if anything.
+
+    Attributes:
+        kind: of what.
+        told: why, in a sentence or two.
+        reading: the changes of the best reading; none is the configured one.
+        ties: other readings with as few changes that the data likes as much.
+        difference: accepted tokens per round that the reading gains over the configured one.
+        interval: 95% of it, paired by document; `None` where there are too few.
+        undecided: single changes that make no difference here, by axis.
+    """
+
+    kind: Kind
+    told: str
+    reading: Reading = ()
+    ties: tuple[Reading, ...] = ()
+    difference: float = 0.0
+    interval: tuple[float, float] | None = None
+    undecided: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def judge(
+    found: Found,
+    *,
+    chance: float,
+    suspicion: str | None = None,
+    trained: float | None = None,
+) -> Verdict:
+    """Name the fault, or say that there is none, or that the data cannot tell.
+
+    Args:
+        found: of `search`.
+        chance: share of columns that the one likeliest token would get right.
+        suspicion: what is wrong with the shard itself, in words.
+        trained: first-token accuracy that the training reported.
+    """
+    plain = found.finalists[0]
+    documents = int((plain.scores.total[:, 0] > 0).sum())
+    best = max(found.finalists, key=lambda tried: tried.scores.accepted())
+    equal = [t for t in found.finalists if _ties(t, best, len(found.finalists))]
+    fewest = min(len(tried.reading) for tried in equal)
+    # The configured reading needs better reasons to leave than a tie.
+    winners = [tried for tried in equal if len(tried.reading) == fewest]
+    winner = max(winners, key=lambda tried: tried.scores.accepted())
+    undecided = _undecided(found) if set(winner.reading) == set(found.centre) else {}
+    low = _above_chance(winner.scores, chance)
+    if suspicion is not None and (low <= 0 or not winner.reading):
+        told = f"{suspicion}; over all documents {plain.scores.first():.1%} of first tokens are"
+        return Verdict("the shard is suspect", f"{told} right", undecided=undecided)
+    if documents < FEWEST:
+        told = (
+            f"{documents} documents have answer tokens to count, expected {FEWEST} or more for an "
+            f"interval; {_likest(winner)}"
+        )
+        return Verdict("cannot tell", told, winner.reading, undecided=undecided)
+    if low <= 0:
+        told = (
+            f"no reading of {found.compared} beats the likeliest token's {chance:.1%}: the best "
+            f"has {winner.scores.first():.1%} of first tokens right"
+        )
+        return Verdict("the draft is broken", told, undecided=undecided)
+    if not winner.reading:
+        return _configured(winner, found, trained, undecided)
+    difference, *ends = accepted_difference(winner.scores, plain.scores)
+    ties = tuple(tried.reading for tried in winners if tried is not winner)
+    told = (
+        f"{told_reading(winner.reading)} gets {winner.scores.accepted():.2f} draft tokens accepted "
+        f"per round, the configured reading {plain.scores.accepted():.2f}: "
+        f"{difference:+.2f} (95%: {ends[0]:+.2f} to {ends[1]:+.2f}, {documents} documents)"
+    )
+    kind: Kind = "several readings tie" if ties else "another reading"
+    return Verdict(kind, told, winner.reading, ties, difference, (ends[0], ends[1]), undecided)
+
+
+def told_reading(reading: Reading) -> str:
+    """A reading in words."""
+    return "; ".join(map(str, reading)) or "as configured"
+
+
+def _configured(
+    plain: Tried,
+    found: Found,
+    trained: float | None,
+    undecided: dict[str, tuple[str, ...]],
+) -> Verdict:
+    first = plain.scores.first()
+    told = (
+        f"no reading of {found.compared} is better by more than {GAIN:.0%} and its interval: "
+        f"{first:.1%} of first tokens are right, {plain.scores.accepted():.2f} draft tokens "
+        "accepted per round"
+    )
+    if trained is not None:
+        low, high = _interval(plain.scores)
+        if high < trained:
+            told = (
+                f"wired as configured, but {first:.1%} of first tokens are right (95%: {low:.1%} "
+                f"to {high:.1%}) where the training reported {trained:.1%}: these texts are not "
+                "like those"
+            )
+            return Verdict("the draft generalises badly", told, undecided=undecided)
+    return Verdict("wired as configured", told, undecided=undecided)
+
+
+def _ties(tried: Tried, best: Tried, compared: int = 1) -> bool:
+    """Not worse by more than a change is worth, or not surely worse."""
+    difference, low, _ = accepted_difference(best.scores, tried.scores, compared=compared)
+    return low <= 0 or difference <= max(LEAST, GAIN * tried.scores.accepted())
+
+
+def _undecided(found: Found) -> dict[str, tuple[str, ...]]:
+    """Single changes of the reading that the search went out from last that change nothing."""
+    here = next(t for t in found.around if t.reading == found.centre)
+    found_here: dict[str, tuple[str, ...]] = {}
+    for tried in found.around:
+        if tried is not here and _ties(tried, here) and _ties(here, tried):
+            option = tried.reading[-1]
+            found_here[option.axis] = (*found_here.get(option.axis, ()), option.label)
+    return found_here
+
+
+def _likest(winner: Tried) -> str:
+    return f"of the readings tried, {told_reading(winner.reading)} looks best (suggested)"
+
+
+def _above_chance(scores: Scores, chance: float) -> float:
+    """How far the first token's accuracy is surely above chance."""
+    return _interval(scores)[0] - chance
+
+
+def _interval(scores: Scores, *, draws: int = 2000) -> tuple[float, float]:
+    """95% of the first token's accuracy, documents drawn with replacement."""
+    held = np.flatnonzero(scores.total[:, 0])
+    if not len(held):
+        return 0.0, 1.0
+    chosen = np.random.default_rng(0).choice(held, (draws, len(held)))
+    shares = scores.joint[chosen, 0].sum(1) / np.maximum(scores.total[chosen, 0].sum(1), 1)
+    low, high = np.percentile(shares, (2.5, 97.5))
+    return float(low), float(high)

@@ -1,0 +1,238 @@
+"""Readings of a tiny draft: a planted fault is undone, a healthy draft is left alone."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eagle3_jax.diagnose.cases import Case, Scores, Setting, score
+from eagle3_jax.diagnose.readings import (
+    Known,
+    axes_of,
+    change,
+    configured,
+    ropes_of,
+    state_axis,
+)
+from eagle3_jax.diagnose.rewiring import repair_rope, swap_halves, swap_norms
+from eagle3_jax.diagnose.sampling import sample
+from eagle3_jax.diagnose.search import Found, Tried, accepted_difference, search
+from eagle3_jax.diagnose.verdict import judge, told_reading
+from eagle3_jax.structs import Document
+from tests.samples import TABLE, VOCAB, text_of, tiny_draft
+
+PLACES = ("slot 0", "slot 1", "slot 2", "slot 3", "the embedding")
+RIGHT = (0, 1, 2)
+DRAFT = tiny_draft(fc_norm=True)
+IDS = DRAFT.vocab.target_ids
+ROWS = np.arange(len(IDS))
+CHANCE = 2 / VOCAB
+
+
+@cache
+def documents() -> tuple[Document, ...]:
+    return tuple(text_of(DRAFT, 60, seed) for seed in range(14))
+
+
+@cache
+def setting() -> Setting:
+    return Setting(DRAFT.config, ropes_of(DRAFT.config, Known()), 1)
+
+
+@cache
+def right() -> Case:
+    params = jax.tree.map(jnp.asarray, DRAFT.params)
+    return configured(DRAFT.config, params, params["lm_head"]["kernel"], IDS, None, RIGHT)
+
+
+def search_from(case: Case, slots=RIGHT, texts=None) -> Found:
+    data = sample(texts or documents(), table=TABLE)
+    axes = axes_of(setting(), case, Known())
+    return search(setting(), case, axes, data, slots=slots, places=PLACES)
+
+
+def moved(by: int) -> tuple[Document, ...]:
+    """Documents whose states are stored `by` tokens late."""
+    return tuple(
+        document._replace(states=np.roll(document.states, by, axis=0)) for document in documents()
+    )
+
+
+def with_params(fault) -> Case:
+    return right()._replace(params=fault(right().params))
+
+
+def with_ids(ids) -> Case:
+    return right()._replace(target_ids=jnp.asarray(ids, jnp.int32))
+
+
+def fed(*slots: int) -> tuple[Case, tuple[int, ...]]:
+    return right()._replace(slots=jnp.asarray(slots, jnp.int32)), slots
+
+
+def test_a_healthy_draft_is_left_alone():
+    found = search_from(right())
+    verdict = judge(found, chance=CHANCE)
+    assert verdict.kind == "wired as configured"
+    assert verdict.reading == ()
+    assert found.finalists[0].scores.first() > 0.5
+    assert found.compared > 40
+
+
+FAULTS: dict[str, list[tuple[Case, tuple[int, ...]]]] = {
+    "states: slot 0, slot 1, slot 2": [fed(1, 2, 3), fed(2, 1, 0), fed(0, 1, 4), fed(1, 0, 3)],
+    "norms before attention: swapped": [(with_params(swap_norms), RIGHT)],
+    "halves: the hidden state first": [(with_params(swap_halves), RIGHT)],
+    "vocabulary: d2t read as offsets, where it is ids": [(with_ids(IDS - ROWS), RIGHT)],
+    "vocabulary: d2t read as ids, where it is offsets": [(with_ids(IDS + ROWS), RIGHT)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "slots"),
+    [(name, case, slots) for name, plants in FAULTS.items() for case, slots in plants],
+)
+def test_a_planted_fault_is_named(name, case, slots):
+    verdict = judge(search_from(case, slots), chance=CHANCE)
+    assert verdict.kind == "another reading", verdict
+    assert told_reading(verdict.reading) == name
+    assert verdict.interval[0] > 0
+    assert verdict.difference > 0.3
+
+
+@pytest.mark.parametrize(
+    ("by", "name"),
+    [
+        (1, "pairing: the state of the same token its embedding's"),
+        (-1, "pairing: the state two tokens before its embedding's"),
+    ],
+)
+def test_states_of_other_tokens_are_named(by, name):
+    verdict = judge(search_from(right(), texts=moved(by)), chance=CHANCE)
+    assert told_reading(verdict.reading) == name
+
+
+def test_two_faults_of_which_each_hides_the_other_are_both_named():
+    case, slots = fed(2, 3, 0)
+    case = case._replace(target_ids=jnp.asarray(IDS + ROWS, jnp.int32))
+    verdict = judge(search_from(case, slots), chance=CHANCE)
+    assert {str(option) for option in verdict.reading} == {
+        "states: slot 0, slot 1, slot 2",
+        "vocabulary: d2t read as ids, where it is offsets",
+    }
+
+
+def test_a_lost_vocabulary_is_learned_from_the_text():
+    shuffled = np.random.default_rng(3).permutation(VOCAB)[: len(IDS)]
+    verdict = judge(search_from(with_ids(shuffled)), chance=CHANCE)
+    assert told_reading(verdict.reading) == "vocabulary: another d2t, learned from the text"
+
+
+def test_noise_is_no_draft_of_these_texts():
+    rng = np.random.default_rng(0)
+    noise = tuple(
+        d._replace(ids=rng.integers(0, VOCAB, len(d.ids)).astype(np.int32)) for d in documents()
+    )
+    verdict = judge(search_from(right(), texts=noise), chance=0.1)
+    assert verdict.kind == "the draft is broken"
+    assert verdict.reading == ()
+    assert "10.0%" in verdict.told
+
+
+def test_few_documents_have_no_confident_verdict():
+    case, slots = fed(1, 2, 3)
+    verdict = judge(search_from(case, slots, documents()[:2]), chance=CHANCE)
+    assert verdict.kind == "cannot tell"
+    assert verdict.interval is None
+    assert "2 documents have answer tokens to count, expected 4 or more" in verdict.told
+
+
+def scores(*joint: int, total: int = 100) -> Scores:
+    return Scores(np.full((len(joint), 1), total), np.asarray(joint)[:, None])
+
+
+def test_a_gain_that_may_be_chance_is_no_fault():
+    option = state_axis(RIGHT, 5, PLACES).options[0]
+    plain, other = scores(50, 50, 50, 50, 50), scores(90, 30, 50, 80, 30)
+    found = Found([Tried((), plain)], (), [Tried((), plain), Tried((option,), other)], 2)
+    verdict = judge(found, chance=0.05)
+    assert verdict.kind == "wired as configured"
+    difference, low, high = accepted_difference(other, plain)
+    assert (difference, low < 0 < high) == (pytest.approx(0.06), True)
+
+
+def test_a_sure_gain_that_is_worth_nothing_is_no_fault():
+    option = state_axis(RIGHT, 5, PLACES).options[0]
+    plain, other = scores(*[50] * 6), scores(*[51] * 6)
+    found = Found([Tried((), plain)], (), [Tried((), plain), Tried((option,), other)], 2)
+    assert accepted_difference(other, plain)[1] > 0
+    assert judge(found, chance=0.05).kind == "wired as configured"
+
+
+def test_readings_that_are_as_good_are_said_to_tie():
+    one, two, three = state_axis(RIGHT, 5, PLACES).options[:3]
+    plain, better, worse = scores(*[20] * 6), scores(*[70] * 6), scores(*[40] * 6)
+    tried = [((), plain), ((one,), better), ((two,), better), ((three,), worse)]
+    tried += [((one, two), better)]
+    found = Found([Tried((), plain)], (), [Tried(*each) for each in tried], 5)
+    verdict = judge(found, chance=0.05)
+    assert verdict.kind == "several readings tie"
+    assert (verdict.reading, verdict.ties) == ((one,), ((two,),))
+
+
+def test_a_reading_with_fewer_changes_is_preferred():
+    one, two = state_axis(RIGHT, 5, PLACES).options[:2]
+    plain, better, best = scores(*[20] * 6), scores(*[70] * 6), scores(*[71] * 6)
+    tried = [((), plain), ((one, two), best), ((one,), better)]
+    found = Found([Tried((), plain)], (), [Tried(*each) for each in tried], 3)
+    assert judge(found, chance=0.05).reading == (one,)
+
+
+def test_a_draft_below_its_training_generalises_badly():
+    plain = scores(30, 32, 29, 31, 30, 28)
+    found = Found([Tried((), plain)], (), [Tried((), plain)], 1)
+    verdict = judge(found, chance=0.05, trained=0.747)
+    assert verdict.kind == "the draft generalises badly"
+    assert "74.7%" in verdict.told
+    assert judge(found, chance=0.05, trained=0.31).kind == "wired as configured"
+
+
+def test_a_suspect_shard_is_blamed_before_the_draft():
+    plain = scores(1, 2, 1, 0, 1, 2)
+    found = Found([Tried((), plain)], (), [Tried((), plain)], 1)
+    told = "the shard is suspect: its states are those of another text"
+    assert judge(found, chance=0.05, suspicion=told).kind == "the shard is suspect"
+    assert judge(found, chance=0.05).kind == "the draft is broken"
+
+
+def test_all_readings_share_one_compilation():
+    from eagle3_jax.diagnose import cases
+
+    cases._score.clear_cache()
+    search_from(right())
+    assert cases._score._cache_size() == 1
+
+
+def test_a_reading_scores_alone_as_in_a_batch():
+    data = sample(documents(), table=TABLE)
+    whole = score(setting(), right(), data.second)
+    parts = [score(setting(), right(), [batch]) for batch in data.second]
+    np.testing.assert_array_equal(whole.joint, np.concatenate([part.joint for part in parts]))
+
+
+def test_neighbour_pairing_is_an_option_that_undoes_itself_twice():
+    case = with_params(repair_rope(DRAFT.config))
+    axis = next(axis for axis in axes_of(setting(), case, Known()) if axis.name == "rope")
+    option = next(option for option in axis.options if "paired" in option.label)
+    twice = change(case, (option,)).params["layers_0"]["self_attn"]["q_proj"]["kernel"]
+    assert twice.shape == right().params["layers_0"]["self_attn"]["q_proj"]["kernel"].shape
+
+
+def test_many_stored_states_are_tried_by_shifts_and_places():
+    axis = state_axis((5, 10, 20), 30, tuple(map(str, range(30))))
+    tried = {option.slots for option in axis.options}
+    assert {(4, 9, 19), (6, 11, 21), (3, 8, 18), (5, 10, 3), (20, 10, 5)} <= tried
+    assert (5, 10, 20) not in tried
+    assert (5, 5, 20) not in tried
