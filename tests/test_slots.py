@@ -387,6 +387,17 @@ def test_boundaries_are_found_by_running_the_target(kind):
     assert result.slots[0].boundaries[0].compared == 4 * LENGTH
 
 
+def test_shards_that_are_wrong_on_a_slot_are_told():
+    documents = stored(1, 3, LAYERS)
+    right = examine_slots(documents, boundaries_of=boundaries_of, stated=(1, 3, LAYERS))
+    assert right.suspicions == ()
+    wrong = examine_slots(documents, boundaries_of=boundaries_of, stated=(1, 2, LAYERS))
+    (told,) = wrong.suspicions
+    assert told in wrong.findings
+    assert told.strength == "proved"
+    assert told.claim == ("the shards are wrong on slot 1: they say boundary 2, it is boundary 3")
+
+
 def test_boundaries_of_neighbouring_tokens_after_norms_and_nearest():
     ahead = stored(2, shift=1)
     states = [

@@ -193,7 +193,15 @@ def _examine(inputs: Inputs, documents: list[Document], wanted: Wanted) -> Slots
         norm = jnp.asarray(target.norm.read(), jnp.float32)
         head = TargetHead(kernel, norm, target.rms_norm_eps)
     boundaries_of = _runner(target) if wanted.recompute and target is not None else None
-    return examine_slots(documents, tables=tables, head=head, boundaries_of=boundaries_of)
+    info = inputs.shards.info
+    stated = info.boundaries or ()
+    return examine_slots(
+        documents,
+        tables=tables,
+        head=head,
+        boundaries_of=boundaries_of,
+        stated=stated[:-1] if info.last_state == "post_norm" else stated,
+    )
 
 
 def _runner(target: OpenTarget) -> Any:

@@ -208,6 +208,25 @@ def judge_boundaries(slot: Slot) -> list[Finding]:
     return [Finding(strength, f"{slot.name} is nearest to {_state(best)}, not equal", evidence)]
 
 
+def judge_stated(slots: list[Slot], stated: tuple[int, ...]) -> list[Finding]:
+    """Slots that a recomputation proves to be another boundary than the shards say.
+
+    Args:
+        slots: in their stored order.
+        stated: the boundary of each, for as many as it is said of.
+    """
+    found = []
+    for slot, boundary in zip(slots, stated, strict=False):
+        whole = [match for match in slot.boundaries if match.whole]
+        told = f"boundary {boundary}"
+        if whole and not any(_state(match) == told for match in whole):
+            names = " or ".join(dict.fromkeys(map(_state, whole)))
+            claim = f"the shards are wrong on {slot.name}: they say {told}, it is {names}"
+            evidence = f"all of {whole[0].compared:,} tokens equal the target's state run anew"
+            found.append(Finding("proved", claim, evidence))
+    return found
+
+
 def judge_order(slots: list[Slot], beside: list[list[Likeness]]) -> list[Finding]:
     """What neighbouring slots and the order of the norms say."""
     found = []

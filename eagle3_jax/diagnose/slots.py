@@ -27,6 +27,7 @@ from eagle3_jax.diagnose.slot_findings import (
     judge_boundaries,
     judge_order,
     judge_rows_of_tables,
+    judge_stated,
     judge_values,
 )
 from eagle3_jax.diagnose.suspects import judge_predictions
@@ -62,6 +63,7 @@ def examine_slots(
     tables: Mapping[str, np.ndarray] | None = None,
     head: TargetHead | None = None,
     boundaries_of: BoundariesOf | None = None,
+    stated: tuple[int, ...] = (),
     max_documents: int = 32,
     max_tokens: int = 256,
     max_asked: int = 64,
@@ -74,6 +76,7 @@ def examine_slots(
         tables: `[V,D]` token embeddings, by a name that messages use ("the draft's embed_tokens").
         head: the target's head with its final norm.
         boundaries_of: `[T]` ids -> `[T,L+1,Dt]`, the target's states at boundaries 0 to L.
+        stated: the boundary that the shards say of each slot, from the first one on.
         max_documents: how many documents to read.
         max_tokens: how many tokens of each, from its start.
         max_asked: of how many of those, from the end, to ask the head: it costs the most.
@@ -107,7 +110,7 @@ def examine_slots(
             if slot + 1 < count:
                 beside[slot].append(compare(states, text.states[:, slot + 1]))
     recomputed = 0 if boundaries_of is None else min(max_recomputed, len(texts))
-    return _judge(texts, tables, parts, rows, beside, recomputed)
+    return _judge(texts, tables, parts, rows, beside, recomputed, stated)
 
 
 def _judge(
@@ -117,6 +120,7 @@ def _judge(
     rows: list[Measured],
     beside: list[list[Likeness]],
     recomputed: int,
+    stated: tuple[int, ...],
 ) -> Slots:
     ids = [text.ids for text in texts]
     suspects: tuple[int, ...] = ()
@@ -140,6 +144,7 @@ def _judge(
         told, of_shard = judge_rows_of_tables(slot, measured, slot is smallest)
         findings += told + judge_boundaries(slot)
         suspicions += of_shard
+    suspicions += judge_stated(slots[: len(parts)], stated)
     findings += judge_final_norm(slots[: len(parts)], ids, suspects)
     if parts[0][0].guesses is not None:
         findings += judge_rates(slots[: len(parts)], parts, ids, suspects)
