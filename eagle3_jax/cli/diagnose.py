@@ -15,6 +15,7 @@ from eagle3_jax.cli.manners import (
     require_destination,
     write_result,
 )
+from eagle3_jax.cli.reporting import require_report_directory, write_report
 from eagle3_jax.errors import InputError
 
 HEALTHY = "wired as configured"
@@ -60,6 +61,7 @@ class Diagnose(ReadingOptions):
             0 when the draft is wired as configured, else 1.
         """
         require_destination(self.json)
+        require_report_directory(self.report)
         slots = None if self.slots is None else numbers(self.slots, "--slots")
         if self.steps < 1:
             raise InputError(f"--steps is {self.steps}, expected 1 or more")
@@ -103,8 +105,6 @@ class Diagnose(ReadingOptions):
         found = diagnose(inputs, wanted, quiet=self.quiet)
         print_diagnosis(people_console(self), found)
         if self.report is not None:
-            from eagle3_jax.cli.reporting import write_report
-
             write_report(near(self.report), found)
         write_result(self.json, found)
         return FINE if found["verdict"]["kind"] == HEALTHY else SAYS_NO

@@ -13,7 +13,7 @@ import numpy as np
 
 from eagle3_jax.diagnose.figures import Slot, summarise
 from eagle3_jax.diagnose.findings import Finding
-from eagle3_jax.diagnose.likeness import Likeness, compare
+from eagle3_jax.diagnose.likeness import Likeness, compare, middle
 from eagle3_jax.diagnose.measures import (
     STORED_EMBEDDINGS,
     BoundariesOf,
@@ -36,6 +36,22 @@ from eagle3_jax.heads import TargetHead
 from eagle3_jax.structs import Document
 
 
+class Neighbours(NamedTuple):
+    """How alike two slots are that are stored side by side.
+
+    Attributes:
+        one: name of the first.
+        other: of the next.
+        cosine: median over the tokens past position 0; NaN where nothing could be compared.
+        first: median at position 0.
+    """
+
+    one: str
+    other: str
+    cosine: float
+    first: float
+
+
 class Slots(NamedTuple):
     """What a shard's stored states are.
 
@@ -47,6 +63,7 @@ class Slots(NamedTuple):
             one.
         findings: what they say, slot by slot, then of the whole shard.
         suspicions: those of them that blame the shard itself.
+        neighbours: each slot beside the next.
     """
 
     documents: int
@@ -55,6 +72,7 @@ class Slots(NamedTuple):
     slots: tuple[Slot, ...]
     findings: tuple[Finding, ...]
     suspicions: tuple[Finding, ...]
+    neighbours: tuple[Neighbours, ...]
 
 
 def examine_slots(
@@ -156,6 +174,15 @@ def _judge(
         tuple(slots),
         tuple(findings + _mismatches(tables, parts) + suspicions),
         tuple(suspicions),
+        tuple(
+            Neighbours(
+                slots[number].name,
+                slots[number + 1].name,
+                middle(np.concatenate([likeness.cosine[1:] for likeness in found])),
+                middle(np.array([likeness.cosine[0] for likeness in found])),
+            )
+            for number, found in enumerate(beside)
+        ),
     )
 
 
