@@ -13,8 +13,8 @@ FLOORS = (
     "ops attention rope losses batches verify wiring",
     "layers metrics heads",
     "model target",
-    "rollout generate propose trace",
-    "checkpoints conventions evaluate train record suspicions",
+    "rollout generate propose",
+    "checkpoints conventions evaluate train record suspicions trace",
     "diagnose report compare",
     "cli",
 )

@@ -401,11 +401,11 @@ def test_bad_targets(here, capsys, tmp_path):
     [
         ((*EVAL, "--stps", "4"), "unrecognized options: --stps, 4; perhaps you meant --steps K"),
         (("eval",), "missing from eagle3-jax eval: --draft DIR --shards PATH..."),
-        ((), "expected one of {demo, eval, convert, inspect, capture}."),
+        ((), "expected one of {demo, eval, diagnose, convert, inspect, capture, trace, compare}."),
         (
             ("evl",),
-            "unrecognized options: evl; available subcommands: demo, eval, convert, "
-            "inspect, capture",
+            "unrecognized options: evl; available subcommands: demo, eval, diagnose, convert, "
+            "inspect, capture, trace, compare",
         ),
         (
             (*EVAL, "--steps", "many"),

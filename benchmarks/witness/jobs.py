@@ -17,18 +17,25 @@ and, in mode "read", `embed_tokens [V,D]` for a draft that has no table of its o
 `NAME.out.safetensors` gets `fc [1,T,D]` and, for step k of K, `logits.{k} [1,T,W]` and
 `state.{k} [1,T,D]`, which is what step k+1 is fed.
 
+In mode "write" NAME.trace.pt gets, from three of the runners, what `converters/torch_recorder.py`
+hears of that forward, by the map of the framework.
+
 `missing` are parameters that the loader did not fill, under the framework's names; `unexpected`
 are tensors in the files that it did not use; `config` are the knobs as the model now has them.
 """
 
 import argparse
+import importlib.util
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+
+RECORDER = Path(__file__).resolve().parents[2] / "converters" / "torch_recorder.py"
 
 Case = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -64,6 +71,26 @@ def write_outputs(job: Path, case: Case, heard: Tensors) -> None:
     """Write what the modules were heard to say."""
     whole = {name: tensor.contiguous() for name, tensor in heard.items()}
     save_file(whole, job / f"{case['name']}.out.safetensors")
+
+
+def load_recorder() -> Any:
+    """The recorder, as the single file that it is: its package is not installed here."""
+    spec = importlib.util.spec_from_file_location("torch_recorder", RECORDER)
+    assert spec is not None, RECORDER
+    assert spec.loader is not None, RECORDER
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def recorded(job: Path, case: Case, model: torch.nn.Module, framework: str) -> Iterator[None]:
+    """Record what a model's parts say meanwhile, by the map of a framework."""
+    module = load_recorder()
+    recorder = module.record(model, module.MAPS[framework])
+    yield
+    recorder.save(str(job / f"{case['name']}.trace.pt"))
+    recorder.stop()
 
 
 def write_report(

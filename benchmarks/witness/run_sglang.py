@@ -77,6 +77,7 @@ from jobs import (
     Tensors,
     read_inputs,
     read_weights,
+    recorded,
     require_filled,
     run_job,
     write_outputs,
@@ -287,7 +288,9 @@ def write(job: Path, case: Case) -> None:
     require_filled(case, ledger.empty - unread, ledger.unused(model) - {"t2d"})
     inputs = read_inputs(job, case)
     bind_target(model, {"embed_tokens": weights["embed_tokens.weight"]})
-    write_outputs(job, case, run(model, inputs, case["steps"]))
+    with recorded(job, case, model, "sglang"):
+        said = run(model, inputs, case["steps"])
+    write_outputs(job, case, said)
 
 
 def read(job: Path, case: Case) -> None:

@@ -64,6 +64,7 @@ from jobs import (
     Tensors,
     read_inputs,
     read_weights,
+    recorded,
     require_filled,
     run_job,
     write_outputs,
@@ -203,7 +204,9 @@ def write(job: Path, case: Case) -> None:
     """A draft of SpecForge's making, its outputs and its files."""
     name = case["name"]
     model, config = build(job, case)
-    write_outputs(job, case, run(model, read_inputs(job, case), case["steps"]))
+    with recorded(job, case, model, "specforge"):
+        said = run(model, read_inputs(job, case), case["steps"])
+    write_outputs(job, case, said)
     export(model, config, job, name)
 
 

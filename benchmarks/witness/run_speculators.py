@@ -68,6 +68,7 @@ from jobs import (
     Tensors,
     read_inputs,
     read_weights,
+    recorded,
     require_filled,
     run_job,
     write_outputs,
@@ -154,7 +155,9 @@ def write(job: Path, case: Case) -> None:
     model = build(case)
     found = model.load_state_dict(read_weights(job, case), strict=False)
     require_filled(case, set(found.missing_keys) - VERIFIER_ONLY, set(found.unexpected_keys))
-    write_outputs(job, case, run(model, read_inputs(job, case), case["steps"]))
+    with recorded(job, case, model, "speculators"):
+        said = run(model, read_inputs(job, case), case["steps"])
+    write_outputs(job, case, said)
     model.save_pretrained(job / f"{case['name']}.checkpoint")
 
 

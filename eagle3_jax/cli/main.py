@@ -14,18 +14,24 @@ from collections.abc import Sequence
 import tyro
 
 from eagle3_jax.cli.capture import Capture
+from eagle3_jax.cli.compare import Compare
 from eagle3_jax.cli.convert import Convert
 from eagle3_jax.cli.demo import Demo
+from eagle3_jax.cli.diagnose import Diagnose
 from eagle3_jax.cli.eval import Eval
 from eagle3_jax.cli.inspect import Inspect
 from eagle3_jax.cli.manners import BAD_INPUT, FINE, GLOBAL_FLAGS, complain, obey
+from eagle3_jax.cli.trace import Trace
 
 _EXAMPLES = {
     "demo": Demo.example,
     "eval": Eval.example,
+    "diagnose": Diagnose.example,
     "convert": Convert.example,
     "inspect": Inspect.example,
     "capture": Capture.example,
+    "trace": Trace.example,
+    "compare": Compare.example,
 }
 _DESCRIPTION = "An exact, readable EAGLE-3 draft model in JAX: what a draft is worth, and why."
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -47,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stderr(refused):
             command = tyro.cli(
-                Demo | Eval | Convert | Inspect | Capture,
+                Demo | Eval | Diagnose | Convert | Inspect | Capture | Trace | Compare,
                 prog="eagle3-jax",
                 description=None if _named(arguments) else _DESCRIPTION,
                 args=arguments,
