@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 import eagle3_jax
 from eagle3_jax.cli.main import main
 from eagle3_jax.structs import Document
-from tests.samples import TABLE, text_of, tiny_draft, write_draft, write_target, write_texts
+from tests.samples import BOUNDARIES, TABLE, text_of, tiny_draft, write_draft, write_target, write_texts
 
 SHIPPED = Path(eagle3_jax.__file__).parent / "demo"
 SHARDS = SHIPPED / "shards"
@@ -64,7 +64,7 @@ def test_states_read_from_the_end_are_named(tmp_path):
     assert code == 1
     verdict = found["verdict"]
     assert verdict["kind"] == "another reading"
-    told = "slot 0 = boundary 2, slot 1 = boundary 15, slot 2 = boundary 27"
+    told = "slot 0 = boundary 2, slot 1 = boundary 15, slot 2 = boundary 27 (all moved by -1)"
     assert verdict["reading"] == [{"axis": "states", "choice": told}]
     assert 0 < verdict["interval"][0] < verdict["difference"] < verdict["interval"][1]
     best, plain = found["readings"][0], found["readings"][-1]
@@ -124,6 +124,25 @@ def test_ids_that_are_not_stored_are_told_and_the_states_found(tmp_path, tiny):
     assert code == 0, "the first stored states are the right ones"
     assert found["configured"]["source"] == "nobody: the first stored ones"
     assert any("expected 3, 5, 7" in note for note in found["notes"])
+
+
+def test_a_config_without_ids_is_told_and_the_states_found(tmp_path, tiny):
+    """vLLM PR#50170: field figures were 1.04 tokens per round against 2.77."""
+    draft = write_draft(tmp_path / "silent", tiny_draft(boundaries=None))
+    rng = np.random.default_rng(4)
+    texts = []
+    for text in tiny[1]:
+        early = rng.normal(size=(len(text.ids), 1, 8)).astype(np.float32)
+        texts.append(text._replace(states=np.concatenate([early, text.states], axis=1)))
+    shard = write_texts(tmp_path / "texts.safetensors", texts, boundaries=(1, *BOUNDARIES))
+    code, found = diagnose(tmp_path, "--draft", draft, "--shards", shard, steps=1)
+    assert code == 1
+    assert found["configured"]["boundaries"] == [1, 2, 4]
+    assert any("does not say which target states feed the draft" in n for n in found["notes"])
+    assert found["correction"]["boundaries"] == [2, 4, 5]
+    keys = {one["framework"]: one["keys"] for one in found["correction"]["configs"]}
+    assert [(key["now"], key["right"]) for key in keys["sglang"]] == [(None, [1, 3, 4])]
+    assert [(key["now"], key["right"]) for key in keys["vllm"]] == [(None, [2, 4, 5])]
 
 
 def test_one_short_document_has_no_verdict(tmp_path, tiny):

@@ -82,7 +82,8 @@ def test_a_healthy_draft_is_left_alone():
 
 
 FAULTS: dict[str, list[tuple[Case, tuple[int, ...]]]] = {
-    "states: slot 0, slot 1, slot 2": [fed(1, 2, 3), fed(2, 1, 0), fed(0, 1, 4), fed(1, 0, 3)],
+    "states: slot 0, slot 1, slot 2 (all moved by -1)": [fed(1, 2, 3)],
+    "states: slot 0, slot 1, slot 2": [fed(2, 1, 0), fed(0, 1, 4), fed(1, 0, 3)],
     "norms before attention: swapped": [(with_params(swap_norms), RIGHT)],
     "halves: the hidden state first": [(with_params(swap_halves), RIGHT)],
     "vocabulary: d2t read as offsets, where it is ids": [(with_ids(IDS - ROWS), RIGHT)],
@@ -122,6 +123,30 @@ def test_two_faults_of_which_each_hides_the_other_are_both_named():
         "states: slot 0, slot 1, slot 2",
         "vocabulary: d2t read as ids, where it is offsets",
     }
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_states_one_layer_on_among_many_are_all_moved_back(seed):
+    """BaldEagle#18: states {1,17,32} for a draft trained on {2,18,33}."""
+    rng = np.random.default_rng(seed)
+    width, right_slots = DRAFT.config.hidden_size, (2, 18, 33)
+    deep = []
+    for document in documents():
+        states = rng.normal(size=(len(document.ids), 36, width)).astype(np.float32)
+        states[:, right_slots] = document.states[:, RIGHT]
+        deep.append(document._replace(states=states))
+    places = (*(f"boundary {b}" for b in range(36)), "the embedding")
+    slots = tuple(slot - 1 for slot in right_slots)
+    case = right()._replace(slots=jnp.asarray(slots, jnp.int32))
+    axes = axes_of(setting(), case, Known())
+    data = sample(deep, table=TABLE)
+    found = search(setting(), case, axes, data, slots=slots, places=places)
+    verdict = judge(found, chance=CHANCE)
+    named = "states: boundary 2, boundary 18, boundary 33 (all moved by +1)"
+    assert told_reading(verdict.reading) == named
+    plain, best = found.finalists[0].scores, verdict.difference
+    assert f"{plain.accepted() + best:.2f}" in verdict.told
+    assert f"{plain.accepted():.2f}" in verdict.told
 
 
 def test_a_lost_vocabulary_is_learned_from_the_text():

@@ -189,13 +189,20 @@ def axes_of(setting: Setting, case: Case, known: Known) -> Iterator[Axis]:
             yield Axis("head", "the draft's own", (option,))
 
 
-def state_axis(current: tuple[int, ...], places: int, names: tuple[str, ...]) -> Axis:
+def state_axis(
+    current: tuple[int, ...],
+    places: int,
+    names: tuple[str, ...],
+    *,
+    configured: tuple[int, ...] | None = None,
+) -> Axis:
     """Arrangements of stored states near one: other sets, other orders, all moved by some places.
 
     Args:
         current: places that feed the draft.
         places: how many there are to choose from.
         names: what to call each.
+        configured: places that feed the draft as its config says; by default `current`.
     """
     count = len(current)
     found: list[tuple[int, ...]] = []
@@ -211,6 +218,9 @@ def state_axis(current: tuple[int, ...], places: int, names: tuple[str, ...]) ->
     for slots in dict.fromkeys(found):
         if slots != current and len(set(slots)) == count:
             told = ", ".join(names[slot] for slot in slots)
+            moved = {slot - was for slot, was in zip(slots, configured or current, strict=True)}
+            if len(moved) == 1 and 0 not in moved:
+                told += f" (all moved by {moved.pop():+d})"
             options.append(Option("states", told, _setter(slots=_integer(slots)), slots=slots))
     return Axis("states", ", ".join(names[slot] for slot in current), tuple(options))
 

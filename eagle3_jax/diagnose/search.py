@@ -104,7 +104,7 @@ def search(
 
     def singles(current: Reading) -> Iterator[Reading]:
         fed = next((o.slots for o in current if o.slots is not None), slots)
-        for axis in (state_axis(fed, len(places), places), *axes):
+        for axis in (state_axis(fed, len(places), places, configured=slots), *axes):
             for option in axis.options:
                 # Back to the configured states is one change less, not one more.
                 yield _without(current, option) if option.slots == slots else _with(current, option)
