@@ -13,7 +13,15 @@ from safetensors.numpy import save_file
 import eagle3_jax
 from eagle3_jax.cli.main import main
 from eagle3_jax.structs import Document
-from tests.samples import BOUNDARIES, TABLE, text_of, tiny_draft, write_draft, write_target, write_texts
+from tests.samples import (
+    BOUNDARIES,
+    TABLE,
+    text_of,
+    tiny_draft,
+    write_draft,
+    write_target,
+    write_texts,
+)
 
 SHIPPED = Path(eagle3_jax.__file__).parent / "demo"
 SHARDS = SHIPPED / "shards"
