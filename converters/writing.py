@@ -9,6 +9,7 @@ from converters.comparison import same_bytes
 from converters.conversion import Fitted, fit, written_map, written_tensors
 from converters.detect import CAPTURE, MARK
 from converters.dialects import dialect_of
+from converters.dialects.native import NATIVE
 from converters.drafts import LoadedDraft, OpenDraft, require_fitting
 from converters.files import SINGLE, whole_directory, write_json, write_tensors
 from converters.names import EMBEDDING, written_name
@@ -85,9 +86,14 @@ def save_draft(
 
     Raises:
         InputError: when the dialect has no place for a part of the draft, its parts do not fit
-            together, or the directory exists.
+            together, the directory exists, or the native form is asked for.
     """
     reader = dialect_of(dialect)
+    if reader is NATIVE:
+        raise InputError(
+            f"{directory}: the native form is written by eagle3_jax.checkpoints.write_checkpoint, "
+            "expected another dialect"
+        )
     opened = OpenDraft(
         draft.config,
         to_tensors(draft.params),

@@ -86,8 +86,8 @@ FAULTS: dict[str, list[tuple[Case, tuple[int, ...]]]] = {
     "states: slot 0, slot 1, slot 2": [fed(2, 1, 0), fed(0, 1, 4), fed(1, 0, 3)],
     "norms before attention: swapped": [(with_params(swap_norms), RIGHT)],
     "halves: the hidden state first": [(with_params(swap_halves), RIGHT)],
-    "vocabulary: d2t read as offsets, where it is ids": [(with_ids(IDS - ROWS), RIGHT)],
-    "vocabulary: d2t read as ids, where it is offsets": [(with_ids(IDS + ROWS), RIGHT)],
+    "vocabulary: d2t holds offsets, not ids": [(with_ids(IDS - ROWS), RIGHT)],
+    "vocabulary: d2t holds ids, not offsets": [(with_ids(IDS + ROWS), RIGHT)],
 }
 
 
@@ -121,7 +121,7 @@ def test_two_faults_of_which_each_hides_the_other_are_both_named():
     verdict = judge(search_from(case, slots), chance=CHANCE)
     assert {str(option) for option in verdict.reading} == {
         "states: slot 0, slot 1, slot 2",
-        "vocabulary: d2t read as ids, where it is offsets",
+        "vocabulary: d2t holds ids, not offsets",
     }
 
 

@@ -839,3 +839,15 @@ def test_directories_that_hold_no_draft(saved, tmp_path):
     (directory / "config.json").unlink()
     with refused(f"{directory / 'config.json'}: no such file, expected a JSON file"):
         load_draft(directory)
+
+
+def test_the_native_form_is_not_written_as_a_foreign_one(tmp_path):
+    """Its knobs have no keys: `double_norm` would come back false."""
+    with pytest.raises(InputError, match=r"native form is written by eagle3_jax\.checkpoints"):
+        save_draft(
+            tmp_path / "draft",
+            draft_of(double_norm=True),
+            max_positions=MAX_POSITIONS,
+            dialect="native",
+        )
+    assert not (tmp_path / "draft").exists()

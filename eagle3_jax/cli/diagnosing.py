@@ -1,6 +1,5 @@
 """What `diagnose` does: states, readings, engines and dumps, put together as one JSON value."""
 
-from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -31,7 +30,7 @@ from eagle3_jax.diagnose.readings import (
     ropes_of,
 )
 from eagle3_jax.diagnose.readings import Reading as Wired
-from eagle3_jax.diagnose.sampling import sample
+from eagle3_jax.diagnose.sampling import chance, sample
 from eagle3_jax.diagnose.search import Data, Found, search
 from eagle3_jax.diagnose.served import served_case
 from eagle3_jax.diagnose.slots import Slots, examine_slots
@@ -106,8 +105,8 @@ def diagnose(inputs: Inputs, wanted: Wanted, *, quiet: bool) -> dict[str, Any]:
             tried = _search(inputs, wanted, documents, capture, names, served, quiet=quiet)
             verdict = judge(
                 tried.found,
-                chance=_chance(documents),
-                suspicion=_suspicion(slots),
+                chance=chance(documents),
+                suspicion=slots.suspicion,
                 trained=wanted.trained_accuracy,
             )
     with products:
@@ -119,7 +118,7 @@ def diagnose(inputs: Inputs, wanted: Wanted, *, quiet: bool) -> dict[str, Any]:
         "layout": inputs.shards.files[0].layout,
         "documents": len(documents),
         "bad": bad,
-        "chance": _chance(documents),
+        "chance": chance(documents),
         "configured": {
             "slots": list(capture.slots),
             "boundaries": None if capture.boundaries is None else list(capture.boundaries),
@@ -283,23 +282,6 @@ def _search(
             on_reading=lambda: advance(1),
         )
     return _Search(setting, case, data, found)
-
-
-def _chance(documents: list[Document]) -> float:
-    """Share of the columns that count at which the likeliest token is due."""
-    due: Counter[int] = Counter()
-    for document in documents:
-        due.update(document.ids[2:][document.answer[2:]].tolist())
-    whole = sum(due.values())
-    return max(due.values()) / whole if whole else 0.0
-
-
-def _suspicion(slots: Slots) -> str | None:
-    """What the examination holds against the shard itself."""
-    if not slots.suspicions:
-        return None
-    first, *more = slots.suspicions
-    return first.claim + (f" (and {len(more)} more of this kind)" if more else "")
 
 
 def _too_few(inputs: Inputs, names: tuple[str, ...]) -> Verdict:

@@ -26,7 +26,7 @@ def learned_vocabulary(setting: Setting, batches: list[Features]) -> Option:
         ids = _likeliest(rows, due, np.asarray(case.target_ids))
         return case._replace(target_ids=jnp.asarray(ids))
 
-    return Option("vocabulary", "another d2t, learned from the text", learn)
+    return Option("vocabulary", "another d2t, learned from the text", learn, weight=2)
 
 
 def _likeliest(rows: np.ndarray, due: np.ndarray, target_ids: np.ndarray) -> np.ndarray:

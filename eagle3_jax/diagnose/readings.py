@@ -40,6 +40,7 @@ class Option:
         change: the case under it.
         knobs: the fields of `DraftConfig` that say it, where some do.
         slots: the stored states that it feeds, where that is what it changes.
+        weight: as how many changes it counts: what was fitted to texts counts as two.
     """
 
     axis: str
@@ -47,6 +48,7 @@ class Option:
     change: Callable[[Case], Case] = field(compare=False)
     knobs: dict[str, Any] = field(default_factory=dict, compare=False)
     slots: tuple[int, ...] | None = field(default=None, compare=False)
+    weight: int = field(default=1, compare=False)
 
     def __str__(self) -> str:
         """The axis and the choice."""
@@ -54,6 +56,11 @@ class Option:
 
 
 Reading = tuple[Option, ...]
+
+
+def changes(reading: Reading) -> int:
+    """As how many changes a reading counts."""
+    return sum(option.weight for option in reading)
 
 
 class Axis(NamedTuple):
@@ -209,8 +216,8 @@ def state_axis(
     if math.comb(places, count) <= _FEW:
         found += itertools.combinations(range(places), count)
     else:
-        moved = (tuple(slot + by for slot in current) for by in (-1, 1, -2, 2))
-        found += (slots for slots in moved if min(slots) >= 0 and max(slots) < places)
+        shifts = (tuple(slot + by for slot in current) for by in (-1, 1, -2, 2))
+        found += (slots for slots in shifts if min(slots) >= 0 and max(slots) < places)
         for place, other in itertools.product(range(count), range(places)):
             found.append((*current[:place], other, *current[place + 1 :]))
     found += itertools.permutations(current)
@@ -230,9 +237,9 @@ def _vocabulary(config: DraftConfig, case: Case) -> Axis:
     ids, rows = np.asarray(case.target_ids), np.arange(config.draft_vocab_size)
     last = config.vocab_size - 1
     candidates = {
-        "d2t lost: the first ids": rows,
-        "d2t read as ids, where it is offsets": np.clip(ids - rows, 0, last),
-        "d2t read as offsets, where it is ids": np.clip(ids + rows, 0, last),
+        "no d2t: the first ids": rows,
+        "d2t holds ids, not offsets": np.clip(ids - rows, 0, last),
+        "d2t holds offsets, not ids": np.clip(ids + rows, 0, last),
     }
     options = tuple(
         _set("vocabulary", label, target_ids=jnp.asarray(other, jnp.int32))

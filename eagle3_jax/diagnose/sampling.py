@@ -1,5 +1,6 @@
 """Which documents a search looks at: a few of one shape, so that readings share a compilation."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -39,6 +40,14 @@ def sample(documents: Iterable[Document], *, table: np.ndarray | None) -> Data:
     apart = len(whole) > _SECOND
     second = whole[:_SECOND] if apart else whole
     return Data(whole[:_FIRST], second, whole[_SECOND:] if apart else [])
+
+
+def chance(documents: Iterable[Document]) -> float:
+    """Share of the columns that count at which the one likeliest token is due at step 0."""
+    due: Counter[int] = Counter()
+    for document in documents:
+        due.update(document.ids[2:][document.answer[2:]].tolist())
+    return max(due.values()) / due.total() if due else 0.0
 
 
 def _batch(documents: list[Document], length: int, rows: int, table: np.ndarray | None) -> Features:

@@ -1,7 +1,8 @@
 """Which reading does the data like best? A search from the configured one, a change at a time.
 
     all single changes on a few columns -> the best of them on more -> take the best, go on from it
-    where no single change helps: pairs of those that can ruin everything, and a draft vocabulary
+    where no single change helps: pairs of those that can ruin everything
+    where the configured reading is hardly ever right: the same once more, with a draft vocabulary
     that is learned from the text
 
 Documents that decide between the finalists have no part in finding them.
@@ -15,16 +16,17 @@ import numpy as np
 
 from eagle3_jax.diagnose.cases import Case, Scores, Setting, score
 from eagle3_jax.diagnose.mapping import learned_vocabulary
-from eagle3_jax.diagnose.readings import Axis, Option, Reading, change, state_axis
+from eagle3_jax.diagnose.readings import Axis, Option, Reading, change, changes, state_axis
 from eagle3_jax.structs import Features
 
 _KEPT = 10  # finalists of a round
-_LEARNED = 3  # finalists with a vocabulary that the text shows
 _CHANGES = 4  # of a reading
 _WEAK = 0.1  # share of first tokens that are right: below it one fault may hide another
 GAIN = 0.05  # of the accepted tokens: less is not worth a change
 LEAST = 0.01  # accepted tokens per round
 _RUINOUS = ("states", "pairing", "vocabulary")
+# What hides behind a lost vocabulary: each is tried with the one that is learned.
+_HIDING = ("states", "pairing", "halves", "norms before attention", "rope")
 
 
 class Data(NamedTuple):
@@ -92,51 +94,100 @@ def search(
         extra: readings that are wanted among the finalists.
         on_reading: called after each scored reading (progress).
     """
-    axes = tuple(axes)
-    compared: set[frozenset[Option]] = set()
+    tries = _Tries(setting, case, tuple(axes), slots, places, on_reading)
+    climbs = [tries.climb((), data.first, data.second)]
+    plain = next(t for t in climbs[0].tried if not t.reading)
+    end = next(t for t in climbs[0].tried if t.reading == climbs[0].centre)
+    found = not _weak(end) and any(option.axis == "vocabulary" for option in end.reading)
+    if _weak(plain) and not found and data.fresh:
+        # What the vocabulary is learned from takes no part in what follows.
+        lost = learned_vocabulary(setting, data.second[len(data.first) :])
+        bases = ((), *(r for r in tries.singles(()) if r[-1].axis in _HIDING))
+        start = _ranked(Tried(r, tries.on(r, data.first)) for r in ((*b, lost) for b in bases))[0]
+        climbs.append(tries.climb(start.reading, data.first, data.first))
+    best = [t.reading for climb in climbs for t in _ranked(climb.tried)[:_KEPT]]
+    wanted = _distinct([(), *(climb.centre for climb in climbs), *best, *extra])
+    batches = data.fresh or data.second
+    finalists = [Tried(reading, tries.on(reading, batches)) for reading in wanted]
+    scored = {frozenset(t.reading): t.scores.accepted() for t in finalists}
+    chosen = max(climbs, key=lambda climb: scored[frozenset(climb.centre)])
+    return Found(chosen.around, chosen.centre, finalists, len(tries.compared))
 
-    def on(reading: Reading, batches: list[Features]) -> Scores:
-        compared.add(frozenset(reading))
-        found = score(setting, change(case, reading), batches)
-        if on_reading is not None:
-            on_reading()
+
+class _Climb(NamedTuple):
+    """A way from one reading to a better one: see `Found`.
+
+    Attributes:
+        around: of its end.
+        centre: its end.
+        tried: all that were scored on more columns.
+    """
+
+    around: list[Tried]
+    centre: Reading
+    tried: list[Tried]
+
+
+class _Tries:
+    """Readings of one draft, scored."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        case: Case,
+        axes: tuple[Axis, ...],
+        slots: tuple[int, ...],
+        places: tuple[str, ...],
+        on_reading: Callable[[], None] | None,
+    ) -> None:
+        self.setting, self.case, self.axes = setting, case, axes
+        self.slots, self.places, self.on_reading = slots, places, on_reading
+        self.compared: set[frozenset[Option]] = set()
+
+    def on(self, reading: Reading, batches: list[Features]) -> Scores:
+        self.compared.add(frozenset(reading))
+        found = score(self.setting, change(self.case, reading), batches)
+        if self.on_reading is not None:
+            self.on_reading()
         return found
 
-    def singles(current: Reading) -> Iterator[Reading]:
-        fed = next((o.slots for o in current if o.slots is not None), slots)
-        for axis in (state_axis(fed, len(places), places, configured=slots), *axes):
+    def singles(self, current: Reading) -> Iterator[Reading]:
+        """Readings one change from another one: a choice more, another one, or one less."""
+        fed = next((o.slots for o in current if o.slots is not None), self.slots)
+        states = state_axis(fed, len(self.places), self.places, configured=self.slots)
+        for option in current:
+            yield _without(current, option)
+        for axis in (states, *self.axes):
             for option in axis.options:
-                # Back to the configured states is one change less, not one more.
-                yield _without(current, option) if option.slots == slots else _with(current, option)
+                if option not in current and option.slots != self.slots:
+                    yield _with(current, option)
 
-    def best_of(readings: Iterable[Reading], current: Reading) -> tuple[list[Tried], list[Tried]]:
-        screened = [Tried(r, on(r, data.first)) for r in (current, *readings)]
+    def climb(self, current: Reading, few: list[Features], more: list[Features]) -> _Climb:
+        """Take the best single change as long as one gains; where all is weak, a pair of them."""
+        tried: list[Tried] = []
+        while True:
+            around, kept = self._best_of(self.singles(current), current, few, more)
+            tried += kept
+            if not _gains(kept[0], current, kept) and _weak(kept[0]):
+                pairs = _pairs(around, self.singles(current), current)
+                _, kept = self._best_of(pairs, current, few, more)
+                tried += kept
+            if not _gains(kept[0], current, kept) or len(current) == _CHANGES:
+                return _Climb(_ranked(around), current, tried)
+            current = kept[0].reading
+
+    def _best_of(
+        self,
+        readings: Iterable[Reading],
+        current: Reading,
+        few: list[Features],
+        more: list[Features],
+    ) -> tuple[list[Tried], list[Tried]]:
+        screened = [Tried(r, self.on(r, few)) for r in (current, *readings)]
         kept = _ranked(screened)[:_KEPT]
         if current not in [tried.reading for tried in kept]:
             kept.append(screened[0])
-        return screened, _ranked(Tried(t.reading, on(t.reading, data.second)) for t in kept)
-
-    current: Reading = ()
-    good: list[Tried] = []
-    while True:
-        around, kept = best_of(singles(current), current)
-        good += kept
-        if not _gains(kept[0], current, kept) and _weak(kept[0]):
-            _, kept = best_of(_pairs(around, singles(current), current), current)
-            good += kept
-        if not _gains(kept[0], current, kept) or len(current) == _CHANGES:
-            break
-        current = kept[0].reading
-    learned: list[Tried] = []
-    if _weak(kept[0]) and data.fresh:
-        lost = learned_vocabulary(setting, data.second[len(data.first) :])
-        bases = ((), *(r for r in singles(()) if r[-1].axis in _RUINOUS[:2]))
-        learned = [Tried(r, on(r, data.first)) for r in ((*base, lost) for base in bases)]
-    best = [t.reading for t in (*_ranked(good)[:_KEPT], *_ranked(learned)[:_LEARNED])]
-    wanted = _distinct([(), current, *best, *extra])
-    batches = data.fresh or data.second
-    finalists = [Tried(reading, on(reading, batches)) for reading in wanted]
-    return Found(_ranked(around), current, finalists, len(compared))
+        return screened, _ranked(Tried(t.reading, self.on(t.reading, more)) for t in kept)
 
 
 def _with(current: Reading, option: Option) -> Reading:
@@ -150,7 +201,7 @@ def _without(current: Reading, option: Option) -> Reading:
 
 def _ranked(tried: Iterable[Tried]) -> list[Tried]:
     """Best first; among equals fewer changes first, then the order in which they were tried."""
-    return sorted(tried, key=lambda t: (-round(t.scores.accepted(), 9), len(t.reading)))
+    return sorted(tried, key=lambda t: (-round(t.scores.accepted(), 9), changes(t.reading)))
 
 
 def _gains(best: Tried, current: Reading, tried: list[Tried]) -> bool:

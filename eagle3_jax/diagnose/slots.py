@@ -74,6 +74,14 @@ class Slots(NamedTuple):
     suspicions: tuple[Finding, ...]
     neighbours: tuple[Neighbours, ...]
 
+    @property
+    def suspicion(self) -> str | None:
+        """What the examination holds against the shard itself, in words."""
+        if not self.suspicions:
+            return None
+        first, *more = self.suspicions
+        return first.claim + (f" (and {len(more)} more of this kind)" if more else "")
+
 
 def examine_slots(
     documents: Iterable[Document],

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from eagle3_jax.diagnose.cases import Scores
-from eagle3_jax.diagnose.readings import Reading
+from eagle3_jax.diagnose.readings import Reading, changes
 from eagle3_jax.diagnose.search import GAIN, LEAST, Found, Tried, accepted_difference
 
 Kind = Literal[
@@ -63,9 +63,9 @@ def judge(
     documents = int((plain.scores.total[:, 0] > 0).sum())
     best = max(found.finalists, key=lambda tried: tried.scores.accepted())
     equal = [t for t in found.finalists if _ties(t, best, len(found.finalists))]
-    fewest = min(len(tried.reading) for tried in equal)
+    fewest = min(changes(tried.reading) for tried in equal)
     # The configured reading needs better reasons to leave than a tie.
-    winners = [tried for tried in equal if len(tried.reading) == fewest]
+    winners = [tried for tried in equal if changes(tried.reading) == fewest]
     winner = max(winners, key=lambda tried: tried.scores.accepted())
     undecided = _undecided(found) if set(winner.reading) == set(found.centre) else {}
     low = _above_chance(winner.scores, chance)
@@ -133,14 +133,24 @@ def _ties(tried: Tried, best: Tried, compared: int = 1) -> bool:
 
 
 def _undecided(found: Found) -> dict[str, tuple[str, ...]]:
-    """Single changes of the reading that the search went out from last that change nothing."""
-    here = next(t for t in found.around if t.reading == found.centre)
-    found_here: dict[str, tuple[str, ...]] = {}
-    for tried in found.around:
-        if tried is not here and _ties(tried, here) and _ties(here, tried):
-            option = tried.reading[-1]
-            found_here[option.axis] = (*found_here.get(option.axis, ()), option.label)
-    return found_here
+    """Single changes of the reading that the search came to that make nothing worse."""
+    centre = set(found.centre)
+    few = next(t for t in found.around if set(t.reading) == centre)
+    many = next(t for t in found.finalists if set(t.reading) == centre)
+    undecided: dict[str, tuple[str, ...]] = {}
+    for tried, here in (
+        *((t, few) for t in found.around),
+        *((t, many) for t in found.finalists),
+    ):
+        new, gone = set(tried.reading) - centre, centre - set(tried.reading)
+        if len(new) > 1 or len(new | gone) == 0 or len({o.axis for o in new | gone}) > 1:
+            continue
+        if _ties(tried, here):
+            axis = next(iter(new | gone)).axis
+            label = next((option.label for option in new), "as configured")
+            if label not in undecided.get(axis, ()):
+                undecided[axis] = (*undecided.get(axis, ()), label)
+    return undecided
 
 
 def _likest(winner: Tried) -> str:
