@@ -10,6 +10,7 @@ from converters.conversion import Fitted, fit, written_map, written_tensors
 from converters.detect import CAPTURE, MARK
 from converters.dialects import dialect_of
 from converters.dialects.native import NATIVE
+from converters.dialects.native import NATIVE
 from converters.drafts import LoadedDraft, OpenDraft, require_fitting
 from converters.files import SINGLE, whole_directory, write_json, write_tensors
 from converters.names import EMBEDDING, written_name
