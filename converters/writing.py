@@ -10,13 +10,13 @@ from converters.conversion import Fitted, fit, written_map, written_tensors
 from converters.detect import CAPTURE, MARK
 from converters.dialects import dialect_of
 from converters.dialects.native import NATIVE
-from converters.dialects.native import NATIVE
 from converters.drafts import LoadedDraft, OpenDraft, require_fitting
 from converters.files import SINGLE, whole_directory, write_json, write_tensors
 from converters.names import EMBEDDING, written_name
 from converters.tensors import Stored, Tensor, Tick
 from converters.trees import FLOATS, to_tensors
 from converters.written_configs import Surroundings, write_config
+from eagle3_jax.errors import InputError
 
 Fate = Literal["written", "renamed", "rebuilt", "added", "dropped"]
 
