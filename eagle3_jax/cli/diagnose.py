@@ -75,9 +75,10 @@ class Diagnose(ReadingOptions):
         target = self.open_target()
 
         from eagle3_jax.cli.compiled import keep_compiled
-        from eagle3_jax.cli.diagnosing import Wanted, diagnose
+        from eagle3_jax.cli.diagnosing import diagnose
         from eagle3_jax.cli.diagnosis_tables import print_diagnosis
         from eagle3_jax.cli.inputs import load
+        from eagle3_jax.cli.searching import Wanted
 
         keep_compiled()
         reading = self.reading(target)
