@@ -16,7 +16,7 @@ from eagle3_jax.config import AttentionConfig, TargetConfig
 from eagle3_jax.errors import InputError
 
 # model_type -> (q/k/v bias, output bias, q/k norm); None means `attention_bias` decides.
-_FAMILIES: dict[str, tuple[bool | None, bool | None, bool]] = {
+FAMILIES: dict[str, tuple[bool | None, bool | None, bool]] = {
     "llama": (None, None, False),
     "mistral": (False, False, False),
     "qwen2": (True, False, False),
@@ -175,15 +175,15 @@ def read_target_config(raw: dict[str, Any], where: str, *, has_head: bool) -> Ta
         InputError: for another model family or a missing key.
     """
     family = raw.get("model_type")
-    if family not in _FAMILIES:
+    if family not in FAMILIES:
         raise InputError(
-            f"{where}: model_type is {family!r}, expected one of {', '.join(_FAMILIES)}"
+            f"{where}: model_type is {family!r}, expected one of {', '.join(FAMILIES)}"
         )
     if raw.get("hidden_act", "silu") != "silu":
         raise InputError(f"{where}: hidden_act is {raw['hidden_act']!r}, expected 'silu'")
     if raw.get("quantization_config"):
         raise InputError(f"{where}: quantization_config marks quantised weights, expected floats")
-    bias, output_bias, qk_norm = _FAMILIES[family]
+    bias, output_bias, qk_norm = FAMILIES[family]
     configured = read_flag(raw, "attention_bias", where)
     heads = read_integer(raw, "num_attention_heads", where)
     width = read_integer(raw, "hidden_size", where)

@@ -1,6 +1,7 @@
 """`eagle3-jax capture`: what its shards hold, what a second run does, and what it refuses."""
 
 import json
+import sys
 from pathlib import Path
 
 import jax
@@ -391,7 +392,24 @@ def test_targets_that_it_cannot_run(here, capsys):
         "boundaries: --boundaries names them"
     )
     write_whole_target(here / "other", model_type="gemma2")
-    error = error_of(capsys, "capture", "--target", "other", *CAPTURE[3:])
+    error = error_of(capsys, "capture", "--target", "other", *CAPTURE[3:], "--engine", "jax")
     assert error == (
         "other/config.json: model_type is 'gemma2', expected one of llama, mistral, qwen2, qwen3"
     )
+
+
+def test_without_torch_it_says_which_extra_another_family_needs(here, capsys, monkeypatch):
+    write_whole_target(here / "other", model_type="gemma2")
+    for name in ("torch", "transformers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    end = (
+        ", but torch and transformers cannot be imported, expected: pip install 'eagle3-jax[torch]'"
+    )
+    other = error_of(capsys, "capture", "--target", "other", *CAPTURE[3:])
+    assert other == (
+        f"other/config.json: model_type is 'gemma2', which runs through transformers{end}"
+    )
+    assert error_of(capsys, *CAPTURE, "--engine", "transformers") == (
+        f"--engine is transformers{end}"
+    )
+    assert json_of(capsys, *CAPTURE)["engine"] == "jax"

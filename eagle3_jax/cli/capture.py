@@ -23,6 +23,7 @@ from eagle3_jax.errors import InputError
 if TYPE_CHECKING:  # `--help` of every command imports this module
     from converters.chats import Text
     from converters.targets import OpenTarget
+    from eagle3_jax.cli.torch_engine import Outline
 
 _LONGEST = 2048  # tokens of a text by default, where the target has that many positions
 
@@ -37,7 +38,7 @@ class Capture(Options):
     )
 
     target: Annotated[Path, arg(metavar="DIR")]
-    """The target: a directory with config.json and all weights (Llama, Qwen2, Qwen3, Mistral)."""
+    """The target: a directory with config.json and all weights."""
     text: Annotated[tuple[Path, ...], arg(metavar="FILE...")]
     """JSON lines, each with one of text, ids (and loss_mask or prompt_length), messages."""
     output: Annotated[Path, arg(metavar="DIR")]
@@ -46,6 +47,8 @@ class Capture(Options):
     """Answer the last prompt of each line greedily, with at most N tokens, and store that."""
     boundaries: Annotated[str | None, arg(metavar="B,B,B", help_behavior_hint="")] = None
     """Which states: 0 the embeddings; by default 2, L//2, L-3. The last state always comes too."""
+    engine: Literal["auto", "jax", "transformers"] = "auto"
+    """What runs the target; auto is jax for Llama, Qwen2, Qwen3, Mistral, else transformers."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """The type of the stored states."""
     compute: Literal["stored", "bfloat16", "float32"] = "stored"
@@ -73,7 +76,8 @@ class Capture(Options):
         """Read the texts, then the target; write shard after shard; tell what was written."""
         require_destination(self.json)
         self._require_positive()
-        target = self._open_target()
+        engine = self._engine()
+        target = self._open_target(engine)
         boundaries = self._boundaries(target.num_layers)
         longest = self._longest(target.max_positions)
         self._require_room()
@@ -82,6 +86,7 @@ class Capture(Options):
         from eagle3_jax.cli.capturing import Job, capture, print_capture
 
         job = Job(
+            engine=engine,
             target=near(self.target),
             tokenizer=near(self.tokenizer or self.target),
             output=near(self.output),
@@ -109,13 +114,39 @@ class Capture(Options):
         if not self.text:
             raise InputError("--text names nothing, expected files of JSON lines")
 
-    def _open_target(self) -> OpenTarget:
-        """The target by its headers: a target of another family is refused before all else."""
+    def _engine(self) -> Literal["jax", "transformers"]:
+        """What is to run the target; a missing library is told before all else."""
+        from converters.files import read_json, require_directory
+        from converters.targets import FAMILIES
+
+        directory = near(self.target)
+        require_directory(directory, "a target")
+        file = directory / "config.json"
+        family = read_json(file).get("model_type")
+        if self.engine == "jax" or (self.engine == "auto" and family in FAMILIES):
+            return "jax"
+        from eagle3_jax.cli.torch_engine import require_extra
+
+        asked = self.engine == "transformers"
+        require_extra(
+            "--engine is transformers"
+            if asked
+            else f"{file}: model_type is {family!r}, which runs through transformers"
+        )
+        return "transformers"
+
+    def _open_target(self, engine: Literal["jax", "transformers"]) -> OpenTarget | Outline:
+        """The target by its headers: what cannot be run is refused before all else."""
         from converters.files import read_json
         from converters.targets import open_target, read_target_config
 
-        target = open_target(near(self.target))
-        file = target.directory / "config.json"
+        directory = near(self.target)
+        if engine == "transformers":
+            from eagle3_jax.cli.torch_engine import read_outline
+
+            return read_outline(directory)
+        target = open_target(directory)
+        file = directory / "config.json"
         read_target_config(read_json(file), str(file), has_head=True)
         return target
 

@@ -1,7 +1,7 @@
 """The work of `eagle3-jax capture`: which shards are to be made, and making them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,12 +15,11 @@ from converters.chats import Text
 from converters.files import read_json
 from converters.series import digest_of, finished, made_of, shard_path
 from converters.shards import ShardInfo, write_shard
-from converters.targets import LoadedTarget, load_target
+from converters.targets import load_target
 from converters.trees import to_tensors
 from eagle3_jax.cli.inputs import listed
 from eagle3_jax.cli.lines import print_lines
 from eagle3_jax.cli.progress import progress
-from eagle3_jax.config import TargetConfig
 from eagle3_jax.errors import InputError
 from eagle3_jax.record import Recorded, answer_prompts, read_texts
 from eagle3_jax.structs import Document
@@ -33,6 +32,7 @@ class Job(NamedTuple):
     """What is to be captured, and how.
 
     Attributes:
+        engine: what runs the target.
         target: its directory.
         tokenizer: the directory of its tokenizer.
         output: the directory of the shards.
@@ -47,6 +47,7 @@ class Job(NamedTuple):
         rows: prompts that are answered together.
     """
 
+    engine: Literal["jax", "transformers"]
     target: Path
     tokenizer: Path
     output: Path
@@ -59,6 +60,26 @@ class Job(NamedTuple):
     documents_per_shard: int
     columns: int
     rows: int
+
+
+class _Engine(NamedTuple):
+    """A target that is ready to run.
+
+    Attributes:
+        num_layers: L.
+        compute: the precision of its pass.
+        digest: of all that its states depend on.
+        table: `[V,Dt]`, its embeddings as they are stored beside states; `None` where they are not.
+        read: runs it over texts, as `record.read_texts`.
+        answer: lets it answer prompts, as `record.answer_prompts`.
+    """
+
+    num_layers: int
+    compute: str
+    digest: str
+    table: np.ndarray | None
+    read: Callable[..., Iterator[Recorded]]
+    answer: Callable[..., Iterator[Recorded]]
 
 
 def capture(
@@ -80,8 +101,8 @@ def capture(
         InputError: when the target cannot be read, or the directory holds other shards.
     """
     ends = () if job.max_new is None else end_ids(job)
-    loaded = load_target(job.target)
-    settings = _settings(job, loaded, ends)
+    engine = _jax_engine(job) if job.engine == "jax" else _transformers_engine(job)
+    settings = _settings(job, engine, ends)
     parts = [
         texts[start : start + job.documents_per_shard]
         for start in range(0, len(texts), job.documents_per_shard)
@@ -89,11 +110,6 @@ def capture(
     series = [made_of(settings, part) for part in parts]
     done = finished(job.output, series, overwrite=overwrite)
     waiting = [index for index in range(len(parts)) if index not in done]
-    config = loaded.config
-    params = jax.tree.map(partial(_cast, job.compute), loaded.params)
-    stored = jnp.dtype(job.dtype)
-    table = loaded.params["embed_tokens"].astype(stored) if job.embeddings else None
-    del loaded  # on the device now
     tokens = answer_tokens = 0
     begun = time.perf_counter()
     total = sum(len(parts[index]) for index in waiting)
@@ -103,13 +119,13 @@ def capture(
     ):
         for index in waiting:
             documents: dict[int, Document] = {}
-            for recorded in _recorded(job, config, params, parts[index], ends):
+            for recorded in _recorded(job, engine, parts[index], ends):
                 text = parts[index][recorded.number]
-                documents[recorded.number] = _document(job, text, recorded, table)
+                documents[recorded.number] = _document(job, text, recorded, engine.table)
                 advance(1, len(recorded.ids))
             shard = [documents[number] for number in range(len(parts[index]))]
             info = ShardInfo(
-                (*job.boundaries, config.num_layers),
+                (*job.boundaries, engine.num_layers),
                 "pre_norm",
                 job.target.resolve().name,
                 series[index].notes(),
@@ -120,11 +136,12 @@ def capture(
     seconds = time.perf_counter() - begun
     return {
         "target": str(job.target),
+        "engine": job.engine,
         "output": str(job.output),
         "shards": len(parts),
         "kept": len(done),
         "documents": len(texts),
-        "boundaries": [*job.boundaries, config.num_layers],
+        "boundaries": [*job.boundaries, engine.num_layers],
         "last_state": "pre_norm",
         "dtype": job.dtype,
         "compute": settings["compute"],
@@ -172,7 +189,7 @@ def print_capture(console: Console, result: dict[str, Any]) -> None:
         "captured": f"{captured['documents']:,} documents, {captured['tokens']:,} tokens, of which "
         f"answer tokens {captured['answer_tokens']:,}{speed}",
         "states": f"boundaries {listed(tuple(boundaries))}, then {last}, the last before the final "
-        f"norm; {result['dtype']}, computed in {result['compute']}",
+        f"norm; {result['dtype']}, computed in {result['compute']} by {result['engine']}",
     }
     longest = result["max_length"]
     said = {
@@ -184,17 +201,48 @@ def print_capture(console: Console, result: dict[str, Any]) -> None:
     print_lines(console, lines, notes)
 
 
-def _settings(job: Job, loaded: LoadedTarget, ends: tuple[int, ...]) -> dict[str, Any]:
-    """All that a shard's content depends on besides its texts; none of what is only speed."""
+def _jax_engine(job: Job) -> _Engine:
+    loaded = load_target(job.target)
     params = dict(loaded.params)
     embeddings = params.pop("embed_tokens")
     tensors = {**to_tensors(params), "embed_tokens.weight": embeddings}
-    compute = str(embeddings.dtype) if job.compute == "stored" else job.compute
+    on_device = jax.tree.map(partial(_cast, job.compute), loaded.params)
+    return _Engine(
+        loaded.config.num_layers,
+        str(embeddings.dtype) if job.compute == "stored" else job.compute,
+        digest_of(tensors, repr(loaded.config))[:_DIGITS],
+        _stored_table(job, embeddings),
+        partial(read_texts, loaded.config, on_device),
+        partial(answer_prompts, loaded.config, on_device),
+    )
+
+
+def _transformers_engine(job: Job) -> _Engine:
+    from eagle3_jax.cli import torch_engine
+
+    target = torch_engine.load(job.target, job.compute)
+    return _Engine(
+        target.num_layers,
+        torch_engine.compute_type(target),
+        digest_of(torch_engine.tensors_of(target), target.model.config.to_json_string())[:_DIGITS],
+        _stored_table(job, torch_engine.embedding_table(target)),
+        partial(torch_engine.read_texts, target),
+        partial(torch_engine.answer_prompts, target, columns=job.columns),
+    )
+
+
+def _stored_table(job: Job, table: np.ndarray) -> np.ndarray | None:
+    return table.astype(jnp.dtype(job.dtype)) if job.embeddings else None
+
+
+def _settings(job: Job, engine: _Engine, ends: tuple[int, ...]) -> dict[str, Any]:
+    """All that a shard's content depends on besides its texts; none of what is only speed."""
     settings: dict[str, Any] = {
-        "target": digest_of(tensors, repr(loaded.config))[:_DIGITS],
+        "engine": job.engine,
+        "target": engine.digest,
         "boundaries": list(job.boundaries),
         "dtype": job.dtype,
-        "compute": compute,
+        "compute": engine.compute,
         "embeddings": job.embeddings,
         "generate": job.max_new,
     }
@@ -208,16 +256,12 @@ def _cast(compute: str, leaf: np.ndarray) -> jax.Array:
 
 
 def _recorded(
-    job: Job, config: TargetConfig, params: Any, texts: list[Text], ends: tuple[int, ...]
+    job: Job, engine: _Engine, texts: list[Text], ends: tuple[int, ...]
 ) -> Iterator[Recorded]:
     ids = [text.ids for text in texts]
     if job.max_new is None:
-        return read_texts(
-            config, params, ids, boundaries=job.boundaries, dtype=job.dtype, columns=job.columns
-        )
-    return answer_prompts(
-        config,
-        params,
+        return engine.read(ids, boundaries=job.boundaries, dtype=job.dtype, columns=job.columns)
+    return engine.answer(
         ids,
         max_new=job.max_new,
         longest=job.longest,
