@@ -476,7 +476,14 @@ def test_the_nearest_reference_is_equal_or_least_in_error():
 def test_a_report_is_a_page_its_pictures_and_the_json(tmp_path):
     place = tmp_path / "report"
     write_report(place, faulty())
-    names = ["diagnosis.json", "index.html", "joint.png", "likeness.png", "norms.png", "readings.png"]
+    names = [
+        "diagnosis.json",
+        "index.html",
+        "joint.png",
+        "likeness.png",
+        "norms.png",
+        "readings.png",
+    ]
     assert sorted(path.name for path in place.iterdir()) == names
     assert json.loads((place / "diagnosis.json").read_text()) == faulty()
     sources = [one["src"] for one in Page((place / "index.html").read_text()).attributes("img")]
