@@ -207,6 +207,15 @@ def test_readings_that_are_as_good_are_said_to_tie():
     assert (verdict.reading, verdict.ties) == ((one,), ((two,),))
 
 
+def test_of_equals_the_one_that_the_search_came_to_is_named():
+    one, two = state_axis(RIGHT, 5, PLACES).options[:2]
+    plain, better, best = scores(*[20] * 6), scores(*[70] * 6), scores(*[71] * 6)
+    tried = [Tried((), plain), Tried((one,), best), Tried((two,), better)]
+    found = Found([Tried((two,), better)], (two,), tried, 3)
+    verdict = judge(found, chance=0.05)
+    assert (verdict.reading, verdict.ties) == ((two,), ((one,),))
+
+
 def test_a_reading_with_fewer_changes_is_preferred():
     one, two = state_axis(RIGHT, 5, PLACES).options[:2]
     plain, better, best = scores(*[20] * 6), scores(*[70] * 6), scores(*[71] * 6)

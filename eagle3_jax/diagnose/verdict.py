@@ -66,7 +66,11 @@ def judge(
     fewest = min(changes(tried.reading) for tried in equal)
     # The configured reading needs better reasons to leave than a tie.
     winners = [tried for tried in equal if changes(tried.reading) == fewest]
-    winner = max(winners, key=lambda tried: tried.scores.accepted())
+    # Among equals, the one that the search came to: it was the best elsewhere, too.
+    winner = next(
+        (tried for tried in winners if set(tried.reading) == set(found.centre)),
+        max(winners, key=lambda tried: tried.scores.accepted()),
+    )
     undecided = _undecided(found) if set(winner.reading) == set(found.centre) else {}
     low = _above_chance(winner.scores, chance)
     if suspicion is not None and (low <= 0 or not winner.reading):
