@@ -216,6 +216,16 @@ def test_of_equals_the_one_that_the_search_came_to_is_named():
     assert (verdict.reading, verdict.ties) == ((two,), ((one,),))
 
 
+def test_a_better_explanation_with_more_changes_is_said_to_tie():
+    one, two, three = state_axis(RIGHT, 5, PLACES).options[:3]
+    plain, better, best = scores(*[20] * 6), scores(*[70] * 6), scores(*[72] * 6)
+    tried = [((), plain), ((one,), better), ((two, three), best), ((one, two), best)]
+    found = Found([Tried((), plain)], (), [Tried(*each) for each in tried], 4)
+    verdict = judge(found, chance=0.05)
+    assert (verdict.reading, verdict.ties) == ((one,), ((two, three),))
+    assert verdict.undecided == {}, "the search came to a reading that is no equal of these"
+
+
 def test_a_reading_with_fewer_changes_is_preferred():
     one, two = state_axis(RIGHT, 5, PLACES).options[:2]
     plain, better, best = scores(*[20] * 6), scores(*[70] * 6), scores(*[71] * 6)

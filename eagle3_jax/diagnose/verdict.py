@@ -71,7 +71,7 @@ def judge(
         (tried for tried in winners if set(tried.reading) == set(found.centre)),
         max(winners, key=lambda tried: tried.scores.accepted()),
     )
-    undecided = _undecided(found) if set(winner.reading) == set(found.centre) else {}
+    undecided = _undecided(found, winner) if any(t is _centre(found) for t in equal) else {}
     low = _above_chance(winner.scores, chance)
     if suspicion is not None and (low <= 0 or not winner.reading):
         told = f"{suspicion}; over all documents {plain.scores.first():.1%} of first tokens are"
@@ -91,7 +91,7 @@ def judge(
     if not winner.reading:
         return _configured(winner, found, trained, undecided)
     difference, *ends = accepted_difference(winner.scores, plain.scores)
-    ties = tuple(tried.reading for tried in winners if tried is not winner)
+    ties = tuple(t.reading for t in equal if t is not winner and _rivals(t, winner))
     told = (
         f"{told_reading(winner.reading)} gets {winner.scores.accepted():.2f} draft tokens accepted "
         f"per round, the configured reading {plain.scores.accepted():.2f}: "
@@ -136,12 +136,29 @@ def _ties(tried: Tried, best: Tried, compared: int = 1) -> bool:
     return low <= 0 or difference <= max(LEAST, GAIN * tried.scores.accepted())
 
 
-def _undecided(found: Found) -> dict[str, tuple[str, ...]]:
-    """Single changes of the reading that the search came to that make nothing worse."""
+def _rivals(tried: Tried, winner: Tried) -> bool:
+    """Whether an equal reading is another explanation, not the same one and something more."""
+    if set(winner.reading) <= set(tried.reading):
+        return False
+    ahead = tried.scores.accepted() > winner.scores.accepted()
+    return ahead or changes(tried.reading) == changes(winner.reading)
+
+
+def _centre(found: Found) -> Tried:
+    return next(t for t in found.finalists if set(t.reading) == set(found.centre))
+
+
+def _undecided(found: Found, winner: Tried) -> dict[str, tuple[str, ...]]:
+    """Single changes of the reading that the search came to that make nothing worse.
+
+    So are those that it has beside the winner's, which is as good without them.
+    """
     centre = set(found.centre)
     few = next(t for t in found.around if set(t.reading) == centre)
-    many = next(t for t in found.finalists if set(t.reading) == centre)
-    undecided: dict[str, tuple[str, ...]] = {}
+    many = _centre(found)
+    undecided: dict[str, tuple[str, ...]] = {
+        option.axis: (option.label,) for option in found.centre if option not in winner.reading
+    }
     for tried, here in (
         *((t, few) for t in found.around),
         *((t, many) for t in found.finalists),
