@@ -1,4 +1,7 @@
-"""Training-time test: one optimiser step of the draft against the target's distribution."""
+"""Training-time test: one optimiser step of the draft against the target's distribution.
+
+What the loss counts and divides by is a `Recipe` of `losses.py`: ours, or a framework's.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,11 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from eagle3_jax.config import DraftConfig
-from eagle3_jax.losses import masked_sum, soft_target_cross_entropy, step_weights
-from eagle3_jax.ops import due_at, project, read_at, rms_norm
+from eagle3_jax.heads import teach
+from eagle3_jax.losses import OURS, Recipe, masked_sum
+from eagle3_jax.ops import project, read_at, rms_norm, shift_left
 from eagle3_jax.rollout import unroll
 from eagle3_jax.structs import DraftStep, Features
 
@@ -22,19 +26,26 @@ class Teacher(NamedTuple):
         norm: `[Dt]`, weight of the final norm.
         kernel: `[Dt,W]`, the head's rows of the draft vocabulary.
         eps: epsilon of the final norm.
+        head: `[Dt,V]`, the whole head, and
+        in_draft: `[V]`, whether the draft can say a target id: for recipes that drop columns.
+        behind: `[D]`, the embedding of token 0, for recipes that read behind a text.
     """
 
     norm: Float[Array, " Dt"]
     kernel: Float[Array, "Dt W"]
     eps: float | Float[Array, ""]
+    head: Float[Array, "Dt V"] | None = None
+    in_draft: Bool[Array, " V"] | None = None
+    behind: Float[Array, " D"] | None = None
 
 
 class Progress(NamedTuple):
     """What one optimiser step saw.
 
     Attributes:
-        loss: the weighted mean cross-entropy, in nats.
-        agreement: `[K]`, how often the draft's first choice is the teacher's, per step.
+        loss: what the recipe makes of the columns' cross-entropies, in nats.
+        agreement: `[K]`, how often the draft's first choice is the teacher's, per step, of the
+            columns that count.
     """
 
     loss: Float[Array, ""]
@@ -50,11 +61,9 @@ def ttt_loss(
     *,
     steps: int,
     decay: float,
+    recipe: Recipe = OURS,
 ) -> tuple[Float[Array, ""], Progress]:
     """Soft-target cross-entropy of `steps` steps, step k weighted by decay**k.
-
-    A column counts at step k when the token due, x[t+2+k], is an answer token; each step's loss
-    is the mean over its own columns.
 
     Args:
         config: the draft's, with its own head.
@@ -64,15 +73,30 @@ def ttt_loss(
         pre_norm: the target's last state at each token, before its final norm.
         steps: K.
         decay: weight of a step relative to the one before.
+        recipe: which columns count and what is made of them.
+
+    Raises:
+        ValueError: when the recipe needs a part of the target that the teacher has not.
     """
-    dtype = params["lm_head"]["kernel"].dtype
+    kernel = params["lm_head"]["kernel"]
+    dtype, columns = kernel.dtype, features.valid.size
     normed = rms_norm(pre_norm.astype(jnp.float32), teacher.norm, teacher.eps)
+    if recipe.reads_behind:
+        features, normed = _with_token_behind(features, normed, teacher)
+    marks = features.answer
+    if not recipe.last:
+        marks &= shift_left(features.valid, 1)
+    said = _can_say(teacher, normed) if recipe.droppable else None
+    if not recipe.trains_head:
+        kernel = jax.lax.stop_gradient(kernel)
 
     def read(step: Int[Array, ""] | int, after: DraftStep) -> tuple[Array, Array, Array]:
-        logits = project(after.head_input, params["lm_head"]["kernel"])
+        logits = project(after.head_input, kernel)
         wanted = project(read_at(normed, step), teacher.kernel)
-        mask = due_at(features.answer, step)
-        total, count = masked_sum(soft_target_cross_entropy(logits, wanted), mask)
+        mask = shift_left(marks, recipe.offset + step)
+        if said is not None:
+            mask &= read_at(said, step)
+        total, count = masked_sum(recipe.measure(logits, wanted), mask)
         return total, count, jnp.sum(_same_first(logits, wanted) & mask, dtype=jnp.float32)
 
     totals, counts, agreed = unroll(
@@ -84,10 +108,35 @@ def ttt_loss(
         read=read,
         valid=features.valid,
     )
-    seen = jnp.maximum(counts, 1.0)
-    weights = step_weights(steps, decay)
-    loss = jnp.sum(weights * totals / seen) / jnp.sum(weights)
-    return loss, Progress(loss, agreed / seen)
+    loss = recipe.join(totals, counts, columns, decay)
+    return loss, Progress(loss, agreed / jnp.maximum(counts, 1.0))
+
+
+def _can_say(teacher: Teacher, normed: Float[Array, "B T Dt"]) -> Bool[Array, "B T"]:
+    """Whether the draft can say what the target finds likeliest after each token."""
+    if teacher.head is None or teacher.in_draft is None:
+        raise ValueError("the teacher has no head or no in_draft, expected both for this recipe")
+    return teacher.in_draft[teach(normed, teacher.head).best]
+
+
+def _with_token_behind(
+    features: Features, normed: Float[Array, "B T Dt"], teacher: Teacher
+) -> tuple[Features, Array]:
+    """Each text with token 0 behind it, after which the target's logits are all zero."""
+    if teacher.behind is None:
+        raise ValueError("the teacher has no behind, expected it for this recipe")
+
+    def one_more(x: Array) -> Array:
+        return jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2))
+
+    valid = one_more(features.valid)
+    longer = features._replace(
+        aux=one_more(features.aux),
+        embeddings=jnp.where(valid[..., None], one_more(features.embeddings), teacher.behind),
+        answer=one_more(features.answer),
+        valid=valid,
+    )
+    return longer, jnp.where(valid[..., None], one_more(normed), 0.0)
 
 
 def _same_first(logits: Float[Array, "*dims W"], wanted: Float[Array, "*dims W"]) -> Array:
@@ -97,7 +146,12 @@ def _same_first(logits: Float[Array, "*dims W"], wanted: Float[Array, "*dims W"]
 
 
 def train_step(
-    config: DraftConfig, optimizer: optax.GradientTransformation, *, steps: int, decay: float
+    config: DraftConfig,
+    optimizer: optax.GradientTransformation,
+    *,
+    steps: int,
+    decay: float,
+    recipe: Recipe = OURS,
 ) -> Callable[..., tuple[Any, Any, Progress]]:
     """One optimiser step, jitted.
 
@@ -111,7 +165,16 @@ def train_step(
         params: Any, state: Any, teacher: Teacher, features: Features, pre_norm: Array
     ) -> tuple[Any, Any, Progress]:
         def loss(p: Any) -> tuple[Float[Array, ""], Progress]:
-            return ttt_loss(config, p, teacher, features, pre_norm, steps=steps, decay=decay)
+            return ttt_loss(
+                config,
+                p,
+                teacher,
+                features,
+                pre_norm,
+                steps=steps,
+                decay=decay,
+                recipe=recipe,
+            )
 
         gradients, progress = jax.grad(loss, has_aux=True)(params)
         updates, state = optimizer.update(gradients, state, params)

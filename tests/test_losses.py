@@ -1,10 +1,18 @@
-"""Soft-target cross-entropy, masks and step weights."""
+"""Soft-target cross-entropy, masks, step weights and how a recipe joins the steps."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from eagle3_jax.losses import masked_sum, soft_target_cross_entropy, step_weights
+from eagle3_jax.losses import (
+    OURS,
+    RECIPES,
+    kl_divergence,
+    masked_sum,
+    soft_target_cross_entropy,
+    step_weights,
+)
 from tests.conftest import close
 from tests.reference import softmax
 
@@ -46,3 +54,44 @@ def test_what_is_masked_counts_for_nothing_even_where_it_is_not_a_number():
 def test_a_step_weighs_decay_times_the_one_before():
     close(step_weights(4, 0.5), [1.0, 0.5, 0.25, 0.125])
     close(step_weights(3, 1.0), [1.0, 1.0, 1.0])
+
+
+def test_kl_divergence_is_zero_for_a_perfect_draft_and_has_the_same_gradient():
+    rng = np.random.default_rng(1)
+    logits, teacher = jnp.asarray(3 * rng.normal(size=(2, 7)), jnp.float32)
+    p, q = softmax(np.float64(teacher)), softmax(np.float64(logits))
+    close(kl_divergence(logits, teacher), np.sum(p * np.log(p / q)))
+    close(kl_divergence(teacher, teacher), 0.0)
+    close(jax.grad(kl_divergence)(logits, teacher), q - p)
+
+
+# Two steps of sums 6 and 10 over 3 columns and over none, of a batch of 8, each step half the last.
+JOINED = {
+    "ours": (6 / 3 + 0.5 * 10) / 1.5,
+    "specforge": 6 / 8 + 0.5 * 10 / 8,
+    "eagle": 6 / 8 + 0.5 * 10 / 8,
+    "speculators": 6 / (3 + 1e-5) + 0.5 * 10 / (1 + 1e-5),
+    "modelopt": 6 / (3 + 1e-5) + 0.5 * 10 / (1 + 1e-5),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_a_recipe_joins_the_steps(name):
+    recipe = {"ours": OURS, **RECIPES}[name]
+    loss = recipe.join(jnp.array([6.0, 10.0]), jnp.array([3.0, 0.0]), 8, 0.5)
+    close(loss, JOINED[name], 2e-7)
+
+
+def test_recipes_differ_in_these_rules():
+    """As the frameworks write them; their own runs are the judges of all but `eagle`."""
+    rules = {name: (r.steps, r.decay, r.offset, r.last) for name, r in RECIPES.items()}
+    assert rules == {
+        "specforge": (7, 0.8, 0, False),
+        "eagle": (7, 0.8, 0, True),
+        "speculators": (3, 1.0, 1, True),
+        "modelopt": (3, 0.9, 1, True),
+    }
+    assert {name for name, r in RECIPES.items() if r.droppable} == {"specforge", "eagle"}
+    assert {name for name, r in RECIPES.items() if not r.trains_head} == {"speculators"}
+    assert {name for name, r in RECIPES.items() if not r.entropy} == {"speculators"}
+    assert {name for name, r in RECIPES.items() if r.reads_behind} == {"eagle"}

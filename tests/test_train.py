@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from eagle3_jax.losses import RECIPES
 from eagle3_jax.structs import Features
 from eagle3_jax.train import Teacher, train_step, ttt_loss
 from tests import reference
@@ -136,3 +137,111 @@ def test_one_optimiser_step_goes_against_the_gradient_and_training_goes_on(measu
     for _ in range(5):
         params, state, progress = step(params, state, teacher, features, last)
     assert float(progress.loss) < float(loss) - 0.1
+
+
+# EAGLE's own rules: no package holds its trainer, so they are written out here
+
+
+SAID = np.array([1, 2, 4, 5, 7, 8, 9, 11, 12, 13, 15, 16])  # of 17; token 0 can be said, or not
+
+
+def eagle_example(*, with_zero):
+    """The example with a whole head, holes in the mask, and answers that end with the text."""
+    params, teacher, features, last = example()
+    rng = np.random.default_rng(2)
+    said = np.where(SAID == 1, 0, SAID) if with_zero else SAID
+    head = jnp.asarray(rng.normal(size=(CONFIG.target_hidden_size, 17)), jnp.float32)
+    teacher = teacher._replace(
+        kernel=head[:, said],
+        head=head,
+        in_draft=jnp.zeros(17, bool).at[said].set(True),
+        behind=jnp.asarray(rng.normal(size=CONFIG.hidden_size), jnp.float32),
+    )
+    answer = features.answer.at[:, 4].set(False)
+    return params, teacher, features._replace(answer=answer), last
+
+
+def eagle_loss(params, teacher, features, last):
+    """`Model.forward` of eagle/traineagle3/cnets.py, column by column, in float64.
+
+    Everything moves one to the left before the first step, and again after each: token 0 and
+    logits of zero come in at the end. The loss mask only moves after a step.
+    """
+    norm, head, behind = (np.float64(p) for p in (teacher.norm, teacher.head, teacher.behind))
+    in_draft, kernel = np.asarray(teacher.in_draft), reference.Tree(params)("lm_head.kernel")
+    loss = 0.0
+    for row, size in enumerate(LENGTHS):
+        aux, embeddings, states = (
+            np.float64(part[row, :size]) for part in (features.aux, features.embeddings, last)
+        )
+        rms = np.sqrt(np.mean(states**2, axis=1, keepdims=True) + teacher.eps)
+        target = np.concatenate([norm * states / rms @ head, np.zeros((1 + STEPS, 17))])[1:]
+        marks = np.concatenate([np.asarray(features.answer[row, :size]), np.zeros(STEPS, bool)])
+        text = np.concatenate([embeddings, behind[None]])
+        reads = reference.unroll(CONFIG, params, aux, text, STEPS)[1]
+        for k in range(STEPS):
+            for t in range(size):
+                if marks[t + k] and in_draft[target[t + k].argmax()]:
+                    wanted = reference.softmax(target[t + k][in_draft])
+                    said = np.log(reference.softmax(reads[k, t] @ kernel))
+                    loss -= DECAY**k * (wanted @ said) / features.valid.size
+    return loss
+
+
+def eagle_run(params, *rest):
+    def loss(p):
+        return ttt_loss(CONFIG, p, *rest, steps=STEPS, decay=DECAY, recipe=RECIPES["eagle"])[0]
+
+    with jax.disable_jit(), jax.default_matmul_precision("highest"):
+        return jax.value_and_grad(loss)(params)
+
+
+@pytest.mark.parametrize("with_zero", [True, False])
+def test_eagles_loss_agrees_with_its_rules(with_zero):
+    params, *rest = eagle_example(with_zero=with_zero)
+    assert float(eagle_run(params, *rest)[0]) == pytest.approx(eagle_loss(params, *rest), rel=1e-6)
+
+
+def test_eagles_gradient_agrees_with_float64_differences_in_every_parameter():
+    params, *rest = eagle_example(with_zero=True)
+    gradients = eagle_run(params, *rest)[1]
+    rng = np.random.default_rng(3)
+    for path, gradient in jax.tree_util.tree_leaves_with_path(gradients):
+        direction = rng.normal(size=gradient.shape)
+
+        def moved(distance, path=path, direction=direction):
+            there = jax.tree_util.tree_map_with_path(
+                lambda at, p: np.float64(p) + (distance * direction if at == path else 0.0), params
+            )
+            return eagle_loss(there, *rest)
+
+        slope = (moved(1e-5) - moved(-1e-5)) / 2e-5
+        products = np.float64(gradient) * direction
+        size = np.sqrt(np.sum(products**2))
+        assert abs(np.sum(products) - slope) < 1e-5 * size, jax.tree_util.keystr(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("head", "the teacher has no head or no in_draft, expected both for this recipe"),
+        ("in_draft", "the teacher has no head or no in_draft, expected both for this recipe"),
+        ("behind", "the teacher has no behind, expected it for this recipe"),
+    ],
+)
+def test_a_teacher_that_lacks_what_a_recipe_needs_is_refused(part, message):
+    params, teacher, *rest = eagle_example(with_zero=True)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  # JAX adds notes; see below
+        eagle_run(params, teacher._replace(**{part: None}), *rest)
+    assert caught.value.args == (message,)
+
+
+def test_an_optimiser_step_takes_a_recipe_and_leaves_its_frozen_head_alone():
+    params, *rest = example()
+    before = jax.tree.map(np.asarray, params)
+    optimizer = optax.sgd(0.05)
+    step = train_step(CONFIG, optimizer, steps=2, decay=1.0, recipe=RECIPES["speculators"])
+    after = step(params, optimizer.init(params), *rest)[0]
+    moved = jax.tree.map(lambda old, new: bool((old != new).any()), before, after)
+    still = {path[0].key for path, leaf in jax.tree_util.tree_leaves_with_path(moved) if not leaf}
+    assert still == {"lm_head"}

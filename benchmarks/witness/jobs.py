@@ -20,6 +20,12 @@ and, in mode "read", `embed_tokens [V,D]` for a draft that has no table of its o
 In mode "write" NAME.trace.pt gets, from three of the runners, what `converters/torch_recorder.py`
 hears of that forward, by the map of the framework.
 
+A case of mode "train" is a batch of `documents`, N, through the framework's own loss and backward
+pass; its steps and their weights are the framework's defaults. Its inputs are, for each document n,
+`ids.{n} [T]`, `loss_mask.{n} [T]`, `aux.{n} [T,A*Dt]` and `last.{n} [T,Dt]`, the target's last
+states; its `norm [Dt]` and its `head [V,Dt]`. NAME.gradients.safetensors gets the `loss []` and the
+gradient of every trained parameter under its canonical name.
+
 `missing` are parameters that the loader did not fill, under the framework's names; `unexpected`
 are tensors in the files that it did not use; `config` are the knobs as the model now has them.
 """
@@ -27,7 +33,7 @@ are tensors in the files that it did not use; `config` are the knobs as the mode
 import argparse
 import importlib.util
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +71,23 @@ def read_weights(job: Path, case: Case) -> Tensors:
 def read_inputs(job: Path, case: Case) -> Tensors:
     """The case's inputs."""
     return load_file(job / f"{case['name']}.inputs.safetensors")
+
+
+def write_gradients(
+    job: Path, case: Case, loss: torch.Tensor, trained: Iterable[tuple[str, torch.nn.Parameter]]
+) -> None:
+    """Run the backward pass and write the loss and the gradients that it left.
+
+    Args:
+        job: the job directory.
+        case: one of its cases.
+        loss: what the framework descends.
+        trained: parameters under canonical names; the frozen ones are left out.
+    """
+    loss.backward()
+    named = {name: place.grad for name, place in trained if place.grad is not None}
+    whole = {name: gradient.contiguous() for name, gradient in (named | {"loss": loss}).items()}
+    save_file(whole, job / f"{case['name']}.gradients.safetensors")
 
 
 def write_outputs(job: Path, case: Case, heard: Tensors) -> None:

@@ -2,8 +2,8 @@
 
     $(python benchmarks/witness_env.py modelopt) -I benchmarks/witness/run_modelopt.py JOB
 
-`jobs.py` describes JOB. ModelOpt has no loader for the drafts that it exports, so every case is of
-mode "write" and holds the knobs
+`jobs.py` describes JOB. ModelOpt has no loader for the drafts that it exports, so there is no mode
+"read". A case of mode "write" holds the knobs
 
     hidden_size, num_heads, num_kv_heads, head_dim, intermediate_size, vocab_size,
     draft_vocab_size, num_layers, rms_norm_eps, max_position_embeddings
@@ -16,6 +16,9 @@ mode "write" and holds the knobs
     export_rope_scaling      replaces the YaRN that the export writes for a plain RoPE; `null` keeps
                              ModelOpt's default, {} writes none
     steps                    K, TTT steps
+
+and one of mode "train" all of them but `steps`. Its documents are padded on the right here; their
+`last.{n}` is after the final norm, and `norm` is not needed.
 
 A tiny Llama is converted to `HFEagleModel`, which has the weights put in; the export,
 `export_speculative_decoding`, writes NAME.checkpoint/.
@@ -33,7 +36,7 @@ Conventions of `HFEagleModel.forward` (0.47.0) with `eagle_offline`, which the c
 - The draft's width is the target's, and so is its vocabulary; `embed_tokens` and `t2d` belong to
   the target and to no file that is exported.
 - Layers after the first are plain Llama layers.
-- Its loss is computed from a target's last states of zero, and read by nobody.
+- In mode "write" its loss is computed from a target's last states of zero, and read by nobody.
 """
 
 import os
@@ -45,9 +48,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import modelopt.torch.speculative as mtsp
 import torch
-from jobs import Case, Tensors, read_inputs, read_weights, require_filled, run_job, write_outputs
+from jobs import (
+    Case,
+    Tensors,
+    read_inputs,
+    read_weights,
+    require_filled,
+    run_job,
+    write_gradients,
+    write_outputs,
+)
 from modelopt.torch.export import export_speculative_decoding
 from modelopt.torch.speculative.plugins.hf_eagle import HFEagleModel
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig, LlamaForCausalLM
 
 TARGETS = {"embed_tokens.weight", "t2d"}  # given with a draft, but not the draft's
@@ -69,7 +82,6 @@ def build(case: Case) -> HFEagleModel:
     settings = {
         "eagle_offline": True,
         "eagle_use_torch_compile": False,
-        "eagle_ttt_steps": case["steps"],
         "eagle_architecture_config": {
             "torch_dtype": case["dtype"],
             "num_attention_heads": case["num_heads"],
@@ -87,6 +99,8 @@ def build(case: Case) -> HFEagleModel:
             "has_lm_head": case["has_lm_head"],
         },
     }
+    if case["mode"] == "write":
+        settings["eagle_ttt_steps"] = case["steps"]
     if case["export_rope_scaling"] is not None:
         settings["eagle_export_rope_scaling"] = case["export_rope_scaling"]
     return mtsp.convert(target, [("eagle", settings)])
@@ -139,5 +153,29 @@ def write(job: Path, case: Case) -> None:
     export_speculative_decoding(model, export_dir=job / f"{case['name']}.checkpoint")
 
 
+def train(job: Path, case: Case) -> None:
+    """Loss and gradients of documents in one padded batch."""
+    model, inputs = build(case), read_inputs(job, case)
+    load(model, read_weights(job, case), case)
+    model.get_output_embeddings().weight.copy_(inputs["head"])
+
+    def padded(kind: str) -> torch.Tensor:
+        parts = [inputs[f"{kind}.{n}"] for n in range(case["documents"])]
+        return pad_sequence(parts, batch_first=True)
+
+    sizes = [len(inputs[f"ids.{n}"]) for n in range(case["documents"])]
+    with torch.enable_grad():
+        loss = model.train()(
+            input_ids=padded("ids"),
+            attention_mask=pad_sequence([torch.ones(size) for size in sizes], batch_first=True),
+            loss_mask=padded("loss_mask"),
+            base_model_outputs={
+                "aux_hidden_states": padded("aux"),
+                "base_model_hidden_states": padded("last"),
+            },
+        ).loss
+        write_gradients(job, case, loss, model.eagle_module.named_parameters())
+
+
 if __name__ == "__main__":
-    sys.exit(run_job("Run ModelOpt's draft on a job directory.", {"write": write}))
+    sys.exit(run_job("Run ModelOpt's draft on a job directory.", {"write": write, "train": train}))

@@ -9,6 +9,7 @@
     rope_parameters          as transformers 5 writes them: rope_theta, rope_type, ...
     fc_norm, norm_output     `null` leaves the key out of the config
     aux_layer_ids            as SpecForge counts them, for its `eagle_config`; `null` for none
+    also                     further keys of the config, which a user may write; none by default
     steps                    K, TTT steps
 
 and leaves three directories, each written by SpecForge's own code: NAME.checkpoint/ by
@@ -32,7 +33,8 @@ Conventions of `OnlineEagle3Model.forward` (0.2.0), which the caller lines up wi
 - `state.{k}` is the layer's raw output, whatever `norm_output` says. `norm_output` (true where the
   key is absent) is whether the head reads that output through `norm` or as it is.
 - `fc` reads exactly three states; there is no bias anywhere and no `norm_before_residual`.
-- Its loss is not computed: it needs a GPU's kernels, and no number here depends on it.
+- Its loss is a kernel for a GPU; where one is wanted, its own reference of that kernel is in its
+  place.
 
 A case of mode "score" has the knobs of mode "write" and `documents`, N. Its inputs are, for each
 document n, `ids.{n} [T]`, `loss_mask.{n} [T]`, `aux.{n} [T,A*Dt]` and `last.{n} [T,Dt]`, the
@@ -40,6 +42,9 @@ target's last states after its final norm; and `head [V,Dt]`, the target's. They
 way, from its normaliser of stored samples over its training strategy to its evaluator, each
 document in a batch of its own. NAME.figures.json gets what it logs: {"documents": [of each, as its
 training logs it], "together": what its evaluator makes of all}.
+
+A case of mode "train" has the knobs of mode "write". Its documents go the same way, all in one
+batch that its collator pads; `last.{n}` is after the final norm, and `norm` is not needed.
 """
 
 # ruff: noqa: E402 (what the framework's imports find is settled first)
@@ -56,7 +61,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from stubs import stand_in_for
 
-stand_in_for("specforge.core.loss")  # kernels for a GPU, in need of triton
+stand_in_for("triton")  # in which its loss is written
 
 import torch
 from jobs import (
@@ -67,12 +72,14 @@ from jobs import (
     recorded,
     require_filled,
     run_job,
+    write_gradients,
     write_outputs,
     write_report,
 )
 from specforge.algorithms.eagle3 import model as trainer_module
-from specforge.algorithms.eagle3.data import normalize_offline_sample
+from specforge.algorithms.eagle3.data import build_offline_collator, normalize_offline_sample
 from specforge.algorithms.eagle3.model import OnlineEagle3Model
+from specforge.core import loss as kernels
 from specforge.eval.evaluator import Evaluator
 from specforge.export.to_hf import export_to_hf
 from specforge.export.to_sglang import export_to_sglang
@@ -94,13 +101,15 @@ class LosslessEagle3Model(OnlineEagle3Model):
         return (None,) * 7
 
 
-class NoLoss:
-    """In the place of its loss, which needs a GPU."""
+class ReferenceLoss:
+    """In the place of its loss, which needs a GPU: its own reference implementation of it."""
 
     @staticmethod
-    def apply(*_: Any) -> torch.Tensor:
-        """Nothing to learn."""
-        return torch.zeros(())
+    def apply(
+        logits: torch.Tensor, target: torch.Tensor, position_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """A step's loss."""
+        return kernels._compute_loss(logits, target, position_mask)
 
 
 class LoadedHead(TargetHead):
@@ -134,6 +143,7 @@ def describe(case: Case) -> dict[str, Any]:
         "tie_word_embeddings": False,
     }
     config |= {name: case[name] for name in OPTIONAL if case[name] is not None}
+    config |= case.get("also", {})
     if case["aux_layer_ids"] is not None:
         config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": case["aux_layer_ids"]}
     return config
@@ -228,9 +238,43 @@ def read(job: Path, case: Case) -> None:
     write_outputs(job, case, run(model.eval(), inputs, case["steps"]))
 
 
+def sample(inputs: Tensors, n: int) -> Tensors:
+    """A document as its data set gives it."""
+    raw = {
+        "input_ids": inputs[f"ids.{n}"],
+        "loss_mask": inputs[f"loss_mask.{n}"],
+        "hidden_state": inputs[f"last.{n}"][None],
+        "aux_hidden_state": inputs[f"aux.{n}"][None],
+    }
+    return normalize_offline_sample(raw, max_len=10**6)
+
+
+def batch_of(names: list[str], tensors: Tensors) -> TrainBatch:
+    """What its training strategy is given."""
+    return TrainBatch(names, "eagle3", tensors, {"target_repr": "hidden_state"})
+
+
+def train(job: Path, case: Case) -> None:
+    """Loss and gradients of documents in one padded batch."""
+    trainer_module.LogSoftmaxLoss = ReferenceLoss
+    model, _ = build(job, case)
+    model.freeze_embedding()
+    inputs, numbers = read_inputs(job, case), range(case["documents"])
+    strategy = Eagle3TrainStrategy(
+        OnlineEagle3Model(model, attention_backend="sdpa"), target_head=LoadedHead(inputs["head"])
+    )
+    tensors = build_offline_collator()([sample(inputs, n) for n in numbers])
+    trained = (
+        (name.replace("midlayer.", "layers.0."), place) for name, place in model.named_parameters()
+    )
+    with torch.enable_grad():
+        loss = strategy.forward_loss(batch_of(list(map(str, numbers)), tensors)).loss
+        write_gradients(job, case, loss, trained)
+
+
 def score(job: Path, case: Case) -> None:
     """What SpecForge's own metrics say of a draft, by document and together."""
-    trainer_module.LogSoftmaxLoss = NoLoss
+    trainer_module.LogSoftmaxLoss = ReferenceLoss
     model, _ = build(job, case)
     inputs = read_inputs(job, case)
     strategy = Eagle3TrainStrategy(
@@ -239,14 +283,7 @@ def score(job: Path, case: Case) -> None:
     )
     given = []
     for n in range(case["documents"]):
-        raw = {
-            "input_ids": inputs[f"ids.{n}"],
-            "loss_mask": inputs[f"loss_mask.{n}"],
-            "hidden_state": inputs[f"last.{n}"][None],
-            "aux_hidden_state": inputs[f"aux.{n}"][None],
-        }
-        tensors = normalize_offline_sample(raw, max_len=10**6)
-        given.append(TrainBatch([str(n)], "eagle3", tensors, {"target_repr": "hidden_state"}))
+        given.append(batch_of([str(n)], sample(inputs, n)))
     said = []
     for batch in given:
         metrics = strategy.forward_loss(batch).metrics
@@ -291,6 +328,6 @@ if __name__ == "__main__":
     sys.exit(
         run_job(
             "Run SpecForge's draft on a job directory.",
-            {"write": write, "read": read, "score": score},
+            {"write": write, "read": read, "score": score, "train": train},
         )
     )

@@ -34,6 +34,9 @@ last states before its final norm; and the target's `norm [D]` and `head [V,D]`.
 through `shift_batch` and the model, alone and unpadded. NAME.figures.json gets what its trainer
 logs: {"documents": [of each], "together": of all, their sums and totals added}.
 
+A case of mode "train" has the knobs of mode "write" and `max_len`, the length of the row in which
+its collator packs the documents, padding behind them.
+
 Conventions of `Eagle3DraftModel.forward` (0.9.0), which the caller lines up with:
 
 - It shifts nothing at step 0: `tokens[t]` is paired with `aux[t]`, and `shift_batch`, which trains
@@ -71,6 +74,7 @@ from jobs import (
     recorded,
     require_filled,
     run_job,
+    write_gradients,
     write_outputs,
     write_report,
 )
@@ -81,9 +85,11 @@ from speculators.model import SpeculatorModel
 from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
 from speculators.models.eagle3.data import shift_batch
 from speculators.proposals.greedy import GreedyTokenProposalConfig
+from speculators.train.data import CollateFn
 from speculators.train.utils import normalize_counted_metrics
 from transformers import LlamaConfig, Qwen3Config
 
+LOSS = {"kl_div": (eager.kl_div_loss, 1.0)}  # the default's kernel needs a GPU
 VERIFIER_ONLY = {"verifier_norm.weight", "verifier_lm_head.weight"}  # read by the loss alone
 
 
@@ -202,34 +208,57 @@ def convert(job: Path, case: Case) -> None:
     )
 
 
-def score(job: Path, case: Case) -> None:
-    """What speculators' own metrics say of a draft, by document and together."""
-    model = build(case)
-    weights, inputs = read_weights(job, case), read_inputs(job, case)
+def build_with_verifier(job: Path, case: Case, inputs: Tensors) -> Eagle3DraftModel:
+    """The draft that a case describes, with its weights and those that the loss reads."""
+    model, weights = build(case), read_weights(job, case)
     head = inputs["head"][weights["t2d"]] if "t2d" in weights else inputs["head"]
     weights |= {"verifier_norm.weight": inputs["norm"], "verifier_lm_head.weight": head}
     found = model.load_state_dict(weights, strict=False)
     require_filled(case, set(found.missing_keys), set(found.unexpected_keys))
+    return model
+
+
+def sample(inputs: Tensors, n: int) -> Tensors:
+    """A document as its data set gives it."""
+    ids = inputs[f"ids.{n}"]
+    return {
+        "input_ids": ids,
+        "hidden_states": inputs[f"aux.{n}"],
+        "verifier_last_hidden_states": inputs[f"last.{n}"],
+        "loss_mask": inputs[f"loss_mask.{n}"],
+        "lengths": torch.tensor([len(ids)]),
+        "position_ids": torch.arange(len(ids)),
+    }
+
+
+def train(job: Path, case: Case) -> None:
+    """Loss and gradients of documents in one row, as its collator packs them."""
+    inputs = read_inputs(job, case)
+    model = build_with_verifier(job, case, inputs)
+    pack = CollateFn(
+        case["max_len"], model.hidden_size, dtype=torch.float32, preprocess=shift_batch
+    )
+    row = pack([sample(inputs, n) for n in range(case["documents"])])
+    given = {name: tensor for name, tensor in row.items() if isinstance(tensor, torch.Tensor)}
+    with torch.enable_grad():
+        _, loss, _ = model.train()(**given, loss_config=LOSS)
+        write_gradients(job, case, loss, model.named_parameters())
+
+
+def score(job: Path, case: Case) -> None:
+    """What speculators' own metrics say of a draft, by document and together."""
+    inputs = read_inputs(job, case)
+    model = build_with_verifier(job, case, inputs)
     said, together = [], {}
     for n in range(case["documents"]):
-        ids = inputs[f"ids.{n}"]
-        shifted = shift_batch(
-            {
-                "input_ids": ids,
-                "hidden_states": inputs[f"aux.{n}"],
-                "verifier_last_hidden_states": inputs[f"last.{n}"],
-                "loss_mask": inputs[f"loss_mask.{n}"],
-                "lengths": torch.tensor([len(ids)]),
-                "position_ids": torch.arange(len(ids)),
-            }
-        )
+        shifted = shift_batch(sample(inputs, n))
         batch = {name: tensor[None] for name, tensor in shifted.items() if name != "lengths"}
         documents = torch.zeros_like(batch["input_ids"])
         _, _, metrics = model(
             **batch,
             document_ids=documents,
             ttt_steps=case["steps"],
-            loss_config={"kl_div": (eager.kl_div_loss, 1.0)},  # the default's kernel needs a GPU
+            loss_config=LOSS,
         )
         counted = {name: float(value) for name, value in metrics.items()}
         for name, value in counted.items():
@@ -276,6 +305,6 @@ if __name__ == "__main__":
     sys.exit(
         run_job(
             "Run speculators' draft on a job directory.",
-            {"write": write, "read": read, "convert": convert, "score": score},
+            {"write": write, "read": read, "convert": convert, "score": score, "train": train},
         )
     )
