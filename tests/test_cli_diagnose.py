@@ -110,14 +110,15 @@ def tiny(tmp_path) -> tuple[Path, list[Document]]:
     return write_draft(tmp_path / "draft"), list(tiny_texts())
 
 
-def test_documents_of_other_states_make_the_shard_suspect(tmp_path, tiny):
+def test_states_of_nothing_have_no_confident_verdict(tmp_path, tiny):
     draft, texts = tiny
     rng = np.random.default_rng(5)
     noise = [d._replace(states=rng.normal(size=d.states.shape).astype(np.float32)) for d in texts]
     write_texts(tmp_path / "noise.safetensors", noise)
     code, found = diagnose(tmp_path, "--draft", draft, "--shards", tmp_path / "noise.safetensors")
     assert code == 1
-    assert found["verdict"]["kind"] in ("the draft is broken", "the shard is suspect")
+    assert found["verdict"]["kind"] == "cannot tell"
+    assert "too few texts" in found["verdict"]["told"]
     assert found["verdict"]["interval"] is None
 
 
@@ -129,7 +130,9 @@ def test_ids_that_are_not_stored_are_told_and_the_states_found(tmp_path, tiny):
     write_texts(tmp_path / "texts.safetensors", texts)
     arguments = ("--draft", draft, "--shards", tmp_path / "texts.safetensors")
     code, found = diagnose(tmp_path, *arguments, steps=1)
-    assert code == 0, "the first stored states are the right ones"
+    assert code == 1
+    assert found["verdict"]["kind"] == "another reading"
+    assert found["correction"]["boundaries"] == [2, 4, 5]
     assert found["configured"]["source"] == "nobody: the first stored ones"
     assert any("expected 3, 5, 7" in note for note in found["notes"])
 
@@ -159,7 +162,7 @@ def test_one_short_document_has_no_verdict(tmp_path, tiny):
     code, found = diagnose(tmp_path, "--draft", draft, "--shards", tmp_path / "one.safetensors")
     assert code == 1
     assert found["verdict"]["kind"] == "cannot tell"
-    assert "1 documents have answer tokens" in found["verdict"]["told"]
+    assert "1 documents with answer tokens decide" in found["verdict"]["told"]
 
 
 def extracted(path: Path, document: Document, slots: list[int]) -> Path:
@@ -180,7 +183,7 @@ def test_fewer_states_than_fc_reads_are_told(tmp_path, tiny):
     )
     assert code == 1
     assert found["verdict"]["kind"] == "cannot tell"
-    assert "stores 2 states, expected 3" in found["verdict"]["told"]
+    assert "stores 1 states, expected 3" in found["verdict"]["told"]
     assert found["readings"] == []
 
 

@@ -171,7 +171,7 @@ def test_few_documents_have_no_confident_verdict():
     verdict = judge(search_from(case, slots, documents()[:2]), chance=CHANCE)
     assert verdict.kind == "cannot tell"
     assert verdict.interval is None
-    assert "2 documents have answer tokens to count, expected 4 or more" in verdict.told
+    assert "2 documents with answer tokens decide, expected 4 or more" in verdict.told
 
 
 def scores(*joint: int, total: int = 100) -> Scores:

@@ -37,6 +37,16 @@ class ShardInfo(NamedTuple):
     notes: dict[str, object]
     layout: str = OWN
 
+    @property
+    def residual(self) -> tuple[int, ...] | None:
+        """Boundaries of the stored states, without a last one after the final norm.
+
+        That one is not the residual stream that a boundary means, and no config can ask for it.
+        """
+        if self.boundaries is None or self.last_state != "post_norm":
+            return self.boundaries
+        return self.boundaries[:-1]
+
 
 class ShardFile(NamedTuple):
     """A shard file by its header.

@@ -14,15 +14,16 @@ from eagle3_jax.cli.diagnosis_json import correction_json, readings_json, verdic
 from eagle3_jax.cli.documents import good_documents, tally_of
 from eagle3_jax.cli.drafts import open_any
 from eagle3_jax.cli.engine_scores import score_engine
-from eagle3_jax.cli.engines import ASSUMED, served_by_all
+from eagle3_jax.cli.engines import ASSUMED, native, served_by_all
 from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.scoring import Capture, capture_of
 from eagle3_jax.cli.searching import Wanted, search_readings
 from eagle3_jax.cli.serving_dumps import compare_dumps
 from eagle3_jax.diagnose.findings import as_json
+from eagle3_jax.diagnose.readings import Option
 from eagle3_jax.diagnose.sampling import chance
 from eagle3_jax.diagnose.slots import Slots, examine_slots
-from eagle3_jax.diagnose.verdict import Verdict, judge
+from eagle3_jax.diagnose.verdict import Verdict, judge, judge_guess
 from eagle3_jax.errors import InputError
 from eagle3_jax.heads import TargetHead
 from eagle3_jax.layers import apply
@@ -46,13 +47,15 @@ def diagnose(inputs: Inputs, wanted: Wanted, *, quiet: bool) -> dict[str, Any]:
     documents, bad = _documents(inputs)
     serving = [] if wanted.serving is None else compare_dumps(documents, wanted.serving)
     capture, doubt = _capture(inputs, wanted)
+    guessed = bool(doubt)
     slots = _examine(inputs, documents, wanted)
     names = _places(inputs, documents)
     draft = open_any(inputs.draft_path, wanted.reading)
     served = _served(inputs, draft, wanted)
     products = jax.default_matmul_precision("highest")
-    if len(names) < max(inputs.draft.config.num_aux, 1):
-        tried, verdict = None, _too_few(inputs, names)
+    stored = documents[0].states.shape[1]
+    if stored < max(inputs.draft.config.num_aux, 1):
+        tried, verdict = None, _too_few(inputs, stored)
     else:
         with products:
             tried = search_readings(inputs, wanted, documents, capture, names, served, quiet=quiet)
@@ -62,9 +65,19 @@ def diagnose(inputs: Inputs, wanted: Wanted, *, quiet: bool) -> dict[str, Any]:
                 suspicion=slots.suspicion,
                 trained=wanted.trained_accuracy,
             )
+        if guessed:
+            told = ", ".join(names[slot] for slot in capture.slots)
+            verdict = judge_guess(
+                verdict, Option("states", told, lambda case: case, slots=capture.slots)
+            )
     with products:
         engines = [score_engine(inputs, one, tried, names) for one in served]
-    notes = (*doubt, *_engine_notes(served, wanted), *inputs.draft.notes)
+    if not guessed and capture.boundaries is None and inputs.draft.boundaries is not None:
+        doubt = (
+            f"capture: the shards do not say which boundaries they store, so that the config's, "
+            f"{list(inputs.draft.boundaries)}, are not tested",
+        )
+    notes = (*doubt, *_engine_notes(inputs, served, wanted), *inputs.draft.notes)
     return {
         "draft": str(inputs.draft_path),
         "shards": [str(file.path) for file in inputs.shards.files],
@@ -113,8 +126,8 @@ def _capture(inputs: Inputs, wanted: Wanted) -> tuple[Capture, tuple[str, ...]]:
             raise
         count = max(inputs.draft.config.num_aux, 1)
         first = tuple(range(count))
-        stored = inputs.shards.info.boundaries
-        named = None if stored is None else tuple(stored[:count])
+        stored = inputs.shards.info.residual
+        named = None if stored is None or len(stored) < count else tuple(stored[:count])
         return Capture(first, named, "nobody: the first stored ones"), (f"capture: {error}",)
 
 
@@ -145,14 +158,13 @@ def _examine(inputs: Inputs, documents: list[Document], wanted: Wanted) -> Slots
         norm = jnp.asarray(target.norm.read(), jnp.float32)
         head = TargetHead(kernel, norm, target.rms_norm_eps)
     boundaries_of = _runner(target) if wanted.recompute and target is not None else None
-    info = inputs.shards.info
-    stated = info.boundaries or ()
+    stated = inputs.shards.info.residual or ()
     return examine_slots(
         documents,
         tables=tables,
         head=head,
         boundaries_of=boundaries_of,
-        stated=stated[:-1] if info.last_state == "post_norm" else stated,
+        stated=stated,
     )
 
 
@@ -184,7 +196,9 @@ def _depth(inputs: Inputs) -> int | None:
     return info.boundaries[-1] if known and info.boundaries is not None else None
 
 
-def _engine_notes(served: list[Served], wanted: Wanted) -> tuple[str, ...]:
+def _engine_notes(inputs: Inputs, served: list[Served], wanted: Wanted) -> tuple[str, ...]:
+    if native(inputs.draft_path):
+        return ("engines: none reads this project's own form (eagle3-jax convert writes theirs)",)
     if not served:
         return (
             "engines: how servers would read the draft depends on the target's depth, which is "
@@ -195,9 +209,9 @@ def _engine_notes(served: list[Served], wanted: Wanted) -> tuple[str, ...]:
     return ()
 
 
-def _too_few(inputs: Inputs, names: tuple[str, ...]) -> Verdict:
+def _too_few(inputs: Inputs, stored: int) -> Verdict:
     told = (
-        f"{inputs.shards.files[0].path} stores {len(names)} states, expected "
+        f"{inputs.shards.files[0].path} stores {stored} states, expected "
         f"{inputs.draft.config.num_aux}, which the draft's fc reads: no reading can be tried"
     )
     return Verdict("cannot tell", told)

@@ -32,7 +32,7 @@ def _options(reading: Reading) -> list[dict[str, str]]:
 
 def correction_json(inputs: Inputs, draft: OpenDraft, verdict: Verdict) -> dict[str, Any] | None:
     """What to change where, for a reading that is not the configured one."""
-    if not verdict.reading or verdict.kind == "cannot tell":
+    if not verdict.reading or verdict.ties or verdict.kind == "cannot tell":
         return None
     knobs: dict[str, Any] = {}
     boundaries, elsewhere = draft.boundaries, []
@@ -59,10 +59,14 @@ def correction_json(inputs: Inputs, draft: OpenDraft, verdict: Verdict) -> dict[
 
 
 def _boundaries_of(inputs: Inputs, option: Option) -> tuple[int, ...] | None:
-    stored = inputs.shards.info.boundaries
-    if option.slots is None or stored is None:
+    """The capture that an option of the states is, where a config can ask for it."""
+    info = inputs.shards.info
+    if option.slots is None or info.residual is None or info.boundaries is None:
         return None
-    known = (*stored, 0)  # the embedding is boundary 0
+    known = dict(enumerate(info.residual))
+    known[len(info.boundaries)] = 0  # the embedding, which stands after the last slot
+    if not set(option.slots) <= set(known):
+        return None
     return tuple(known[slot] for slot in option.slots)
 
 

@@ -55,15 +55,15 @@ def _as_served(inputs: Inputs, one: Served, tried: Search, names: tuple[str, ...
         unused=frozenset(one.dropped) | frozenset(one.missing),
         table=tried.case.table,
         kernel=tried.case.kernel,
+        longest=tried.data.first[0].ids.shape[1],
     )
 
 
 def _by_boundary(inputs: Inputs, tried: Search, names: tuple[str, ...]) -> dict[int, int]:
     """The place of each boundary that the shards store, and of the embedding."""
-    info, draft = inputs.shards.info, inputs.draft
-    if info.boundaries is not None:
-        stored = info.boundaries[:-1] if info.last_state == "post_norm" else info.boundaries
-        found = {boundary: slot for slot, boundary in enumerate(stored)}
+    residual, draft = inputs.shards.info.residual, inputs.draft
+    if residual is not None:
+        found = {boundary: slot for slot, boundary in enumerate(residual)}
     else:
         slots = np.asarray(tried.case.slots).tolist()
         found = dict(zip(draft.boundaries or (), slots, strict=False))

@@ -28,7 +28,7 @@ def served_by_all(
         target_class: its model_type, where the user says it.
         target: the target, whose config says it otherwise.
     """
-    if not (path / "config.json").exists():  # the native form
+    if native(path):
         return []
     return serve_all(
         path,
@@ -37,6 +37,11 @@ def served_by_all(
         target_class=class_of(target_class, target),
         target_hidden_size=draft.config.target_hidden_size,
     )
+
+
+def native(path: Path) -> bool:
+    """Whether a draft is in this project's own form, which no engine reads."""
+    return not (path / "config.json").exists()
 
 
 def class_of(target_class: str | None, target: OpenTarget | None) -> str:
@@ -70,6 +75,8 @@ def print_engines(console: Console, rows: list[dict[str, Any]]) -> None:
 
     Rows that were scored have `tokens_per_round`, or `not_scored` with the reason.
     """
+    if not rows:
+        return
     scored = any("tokens_per_round" in row for row in rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("engine", "version", "boundaries", *(["tokens per round"] if scored else [])):

@@ -33,6 +33,10 @@ class Inspect(ReadingOptions):
                 "--target-class asks how engines would read the draft, which depends on the "
                 "target's depth, expected --target-layers or --target too"
             )
+        if self.target_class is not None and self.other is not None:
+            raise InputError(
+                "--target-class asks how engines would read one draft, expected no second one"
+            )
         from converters.description import differences
         from eagle3_jax.cli.conversion_tables import as_json, print_differences, print_draft
         from eagle3_jax.cli.drafts import open_any

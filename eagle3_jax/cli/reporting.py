@@ -20,6 +20,9 @@ def require_report_directory(directory: Path | None) -> None:
         return
     if directory.exists() and not directory.is_dir():
         raise InputError(f"{directory}: found a file, expected a directory for the report")
+    for name in (PAGE, FIGURES):
+        if (directory / name).is_dir():
+            raise InputError(f"{directory / name}: found a directory, expected a file to replace")
     if not directory.parent.is_dir():
         raise InputError(
             f"{directory.parent}: no such directory, expected one to make {directory.name} in"

@@ -85,18 +85,16 @@ def capture_of(inputs: Inputs, slots: tuple[int, ...] | None = None) -> Capture:
             )
         named = None if stored is None else tuple(stored[slot] for slot in slots)
         return Capture(slots, named, "--slots")
-    if stored is None:
+    if stored is None or draft.config.num_aux == 0:
         return _capture_as_stored(inputs, wanted)
     if draft.boundaries is None:
         raise InputError(
             f"{inputs.draft_path}: the config does not say which target states feed the draft, "
             f"expected --slots with {wanted} of 0 to {len(stored) - 1}: {first.path} stores {told}"
         )
-    # A last state after the final norm is not the residual stream that a boundary means.
-    post = inputs.shards.info.last_state == "post_norm"
-    residual = stored[:-1] if post else stored
+    residual = inputs.shards.info.residual or ()
     if not set(draft.boundaries) <= set(residual):
-        normed = ", the last one after the final norm" if post else ""
+        normed = ", the last one after the final norm" if residual != stored else ""
         raise InputError(
             f"{first.path}: stores boundaries {listed(stored)}{normed}, expected "
             f"{listed(draft.boundaries)}, which feed the draft {inputs.draft_path}"

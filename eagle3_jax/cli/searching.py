@@ -7,14 +7,17 @@ import jax.numpy as jnp
 
 from converters.drafts import Reading
 from converters.engines import Served
-from converters.targets import OpenTarget
+from converters.files import read_json
+from converters.targets import OpenTarget, read_target_config
 from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.progress import progress
 from eagle3_jax.cli.scoring import Capture
+from eagle3_jax.config import RopeConfig
 from eagle3_jax.diagnose.cases import Case, Setting
 from eagle3_jax.diagnose.readings import Known, axes_of, configured, ropes_of
 from eagle3_jax.diagnose.sampling import sample
 from eagle3_jax.diagnose.search import Data, Found, search
+from eagle3_jax.errors import InputError
 from eagle3_jax.structs import Document
 
 
@@ -81,6 +84,7 @@ def search_readings(
         known = Known(
             jnp.asarray(target.embeddings.read()) if own else None,
             jnp.asarray(target.head.read(), jnp.float32).T,
+            _rope_of(target),
         )
     theirs = [one.config.rope for one in served if one.config is not None]
     turned = config.rope.rotated(config.attention.rope_dim)
@@ -104,3 +108,12 @@ def search_readings(
             on_reading=lambda: advance(1),
         )
     return Search(setting, case, data, found)
+
+
+def _rope_of(target: OpenTarget) -> RopeConfig | None:
+    """The target's rotary embedding; `None` for a family whose config is not known here."""
+    path = target.directory / "config.json"
+    try:
+        return read_target_config(read_json(path), str(path), has_head=True).rope
+    except InputError:
+        return None

@@ -11,6 +11,7 @@ from eagle3_jax.structs import Document, Features
 
 LONGEST = 512  # columns of a document
 _COLUMNS = 512  # of a batch
+FEWEST = 4  # documents that decide: fewer have no interval worth its name
 _BATCHES = 6  # to be split into, at least, where there are as many documents
 _FIRST, _SECOND, _FRESH = 1, 3, 12  # batches
 _BUCKET = 64
@@ -37,7 +38,8 @@ def sample(documents: Iterable[Document], *, table: np.ndarray | None) -> Data:
         for start in range(0, len(ranked), rows)
     ][: _SECOND + _FRESH]
     # Too few documents to keep some apart: the same ones must find and decide.
-    apart = len(whole) > _SECOND
+    rest = ranked[_SECOND * rows :]
+    apart = sum(bool(document.answer[2:].any()) for document in rest) >= FEWEST
     second = whole[:_SECOND] if apart else whole
     return Data(whole[:_FIRST], second, whole[_SECOND:] if apart else [])
 

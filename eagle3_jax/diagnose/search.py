@@ -80,7 +80,6 @@ def search(
     *,
     slots: tuple[int, ...],
     places: tuple[str, ...],
-    extra: Iterable[Reading] = (),
     on_reading: Callable[[], None] | None = None,
 ) -> Found:
     """Score readings from the configured one outwards.
@@ -92,7 +91,6 @@ def search(
         data: to score on.
         slots: stored states that the configured reading feeds.
         places: what to call each stored state, and the embedding where it is a candidate.
-        extra: readings that are wanted among the finalists.
         on_reading: called after each scored reading (progress).
     """
     tries = _Tries(setting, case, tuple(axes), slots, places, on_reading)
@@ -107,7 +105,7 @@ def search(
         start = _ranked(Tried(r, tries.on(r, data.first)) for r in ((*b, lost) for b in bases))[0]
         climbs.append(tries.climb(start.reading, data.first, data.first))
     best = [t.reading for climb in climbs for t in _ranked(climb.tried)[:_KEPT]]
-    wanted = _distinct([(), *(climb.centre for climb in climbs), *best, *extra])
+    wanted = _distinct([(), *(climb.centre for climb in climbs), *best])
     batches = data.fresh or data.second
     finalists = [Tried(reading, tries.on(reading, batches)) for reading in wanted]
     scored = {frozenset(t.reading): t.scores.accepted() for t in finalists}

@@ -24,6 +24,7 @@ def served_case(
     unused: frozenset[str],
     table: Float[Array, "V D"] | None,
     kernel: Float[Array, "D W"],
+    longest: int,
 ) -> Case | str:
     """The case of an engine, or why it cannot be scored.
 
@@ -36,6 +37,7 @@ def served_case(
         unused: canonical names of tensors that it does not use or does not find.
         table: token embeddings that it reads; `None`: those of the features.
         kernel: the head that it reads.
+        longest: columns of the longest text.
     """
     own = setting.config
     for name in _SAME:
@@ -43,6 +45,9 @@ def served_case(
             return f"its {name} is {getattr(config, name)}, the draft's {getattr(own, name)}"
     if _heads(config) != _heads(own):
         return "its attention has other heads"
+    windows = (config.attention.sliding_window, own.attention.sliding_window)
+    if windows[0] != windows[1] and min(w for w in windows if w is not None) < longest:
+        return f"its sliding window is {windows[0]}, the draft's {windows[1]}"
     if len(slots) != len(case.slots):
         return f"it feeds {len(slots)} states, the draft reads {len(case.slots)}"
     if config.rope not in setting.ropes:
@@ -63,7 +68,7 @@ def served_case(
 def _heads(config: DraftConfig) -> AttentionConfig | LatentAttentionConfig:
     """Attention without what an engine may have otherwise: a bias that it drops is one of zeros.
 
-    A window is not looked at, either: it shows beyond its width alone.
+    A window is looked at elsewhere: it shows in longer texts alone.
     """
     if isinstance(config.attention, LatentAttentionConfig):
         return config.attention

@@ -30,7 +30,7 @@ from eagle3_jax.diagnose.slot_findings import (
     judge_stated,
     judge_values,
 )
-from eagle3_jax.diagnose.suspects import judge_predictions
+from eagle3_jax.diagnose.suspects import SUSPECT, judge_predictions
 from eagle3_jax.errors import InputError
 from eagle3_jax.heads import TargetHead
 from eagle3_jax.structs import Document
@@ -80,7 +80,9 @@ class Slots(NamedTuple):
         if not self.suspicions:
             return None
         first, *more = self.suspicions
-        return first.claim + (f" (and {len(more)} more of this kind)" if more else "")
+        return first.claim.removeprefix(SUSPECT) + (
+            f" (and {len(more)} more of this kind)" if more else ""
+        )
 
 
 def examine_slots(

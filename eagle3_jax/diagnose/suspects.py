@@ -13,6 +13,7 @@ from eagle3_jax.diagnose.findings import Finding, share
 from eagle3_jax.diagnose.likeness import compare
 from eagle3_jax.diagnose.measures import VARIANTS, Measured, pair
 
+SUSPECT = "the shard is suspect: "
 _IMPOSSIBLE = 1e-6
 _SURE = 5.0  # standard deviations
 
@@ -82,7 +83,7 @@ def judge_predictions(
             "median document"
         )
         claim = (
-            f"the shard is suspect: the states of document {number} do not predict its ids; they "
+            f"{SUSPECT}the states of document {number} do not predict its ids; they "
             "may be another document's"
         )
         other = fits.get(number)
@@ -92,12 +93,12 @@ def judge_predictions(
             fitting = share(int(there[number]), int(hits.total[number, other]))
             evidence += f"; {fitting} of document {other}"
             claim = (
-                f"the shard is suspect: the states of document {number} predict the ids of "
+                f"{SUSPECT}the states of document {number} predict the ids of "
                 f"document {other}, not its own"
             )
             if fits.get(other) == number:
                 claim = (
-                    f"the shard is suspect: the states of documents {number} and {other} are "
+                    f"{SUSPECT}the states of documents {number} and {other} are "
                     "swapped: each predict the other's ids, not their own"
                 )
         found.append(Finding("measured", claim, evidence))
@@ -119,10 +120,7 @@ def judge_rows(
     found = []
     for number in suspects:
         right, total = int(hits.right[number]), int(hits.total[number])
-        claim = (
-            f"the shard is suspect: {slot} of document {number} does not hold the embeddings of "
-            "its ids"
-        )
+        claim = f"{SUSPECT}{slot} of document {number} does not hold the embeddings of its ids"
         evidence = (
             f"{share(right, total)} tokens equal their row of {match.reference}; in "
             f"{share(len(hits.total) - len(suspects), len(hits.total))} documents all do"
@@ -150,8 +148,7 @@ def judge_repeats(slot: str, parts: list[Measured]) -> tuple[tuple[int, ...], li
     return suspects, [
         Finding(
             "proved",
-            f"the shard is suspect: {slot} of document {number} is not of its ids as it is in "
-            "other documents",
+            f"{SUSPECT}{slot} of document {number} is not of its ids as it is in other documents",
             f"{share(int(counts[number, 0]), int(counts[number, 1]))} repeats of an id have one "
             f"state; in {share(len(parts) - len(suspects), len(parts))} documents all do",
         )

@@ -1,12 +1,13 @@
 """What a search amounts to: one sentence that the figures carry, or what they cannot tell."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from eagle3_jax.diagnose.cases import Scores
-from eagle3_jax.diagnose.readings import Reading, changes
+from eagle3_jax.diagnose.readings import Option, Reading, changes
+from eagle3_jax.diagnose.sampling import FEWEST
 from eagle3_jax.diagnose.search import GAIN, LEAST, Found, Tried, accepted_difference
 
 Kind = Literal[
@@ -18,7 +19,6 @@ Kind = Literal[
     "the draft is broken",
     "cannot tell",
 ]
-FEWEST = 4  # documents with counted columns: fewer have no interval worth its name
 
 
 @dataclass(frozen=True)
@@ -59,35 +59,43 @@ def judge(
         suspicion: what is wrong with the shard itself, in words.
         trained: first-token accuracy that the training reported.
     """
-    plain = found.finalists[0]
+    plain, compared = found.finalists[0], len(found.finalists)
     documents = int((plain.scores.total[:, 0] > 0).sum())
     best = max(found.finalists, key=lambda tried: tried.scores.accepted())
-    equal = [t for t in found.finalists if _ties(t, best, len(found.finalists))]
+    equal = [tried for tried in found.finalists if _ties(tried, best, compared)]
+    if any(tried is plain for tried in equal):
+        # The configured reading needs better reasons to leave than a tie.
+        equal = [plain]
+    else:
+        # What is as good as the best by its spread alone need not be better than the configured.
+        equal = [tried for tried in equal if not _ties(plain, tried, compared)]
     fewest = min(changes(tried.reading) for tried in equal)
-    # The configured reading needs better reasons to leave than a tie.
     winners = [tried for tried in equal if changes(tried.reading) == fewest]
     # Among equals, the one that the search came to: it was the best elsewhere, too.
     winner = next(
         (tried for tried in winners if set(tried.reading) == set(found.centre)),
         max(winners, key=lambda tried: tried.scores.accepted()),
     )
-    undecided = _undecided(found, winner) if any(t is _centre(found) for t in equal) else {}
-    low = _above_chance(winner.scores, chance)
-    if suspicion is not None and (low <= 0 or not winner.reading):
-        told = f"{suspicion}; over all documents {plain.scores.first():.1%} of first tokens are"
-        return Verdict("the shard is suspect", f"{told} right", undecided=undecided)
+    centre = _centre(found)
+    undecided = _undecided(found, winner) if _ties(centre, best, compared) else {}
+    low, high = _interval(winner.scores)
+    if suspicion is not None and (low <= chance or not winner.reading):
+        told = (
+            f"{suspicion}; over the {documents} documents that decide, {plain.scores.first():.1%} "
+            "of first tokens are right"
+        )
+        return Verdict("the shard is suspect", told, undecided=undecided)
     if documents < FEWEST:
         told = (
-            f"{documents} documents have answer tokens to count, expected {FEWEST} or more for an "
-            f"interval; {_likest(winner)}"
+            f"{documents} documents with answer tokens decide, expected {FEWEST} or more for an "
+            "interval"
         )
-        return Verdict("cannot tell", told, winner.reading, undecided=undecided)
-    if low <= 0:
-        told = (
-            f"no reading of {found.compared} beats the likeliest token's {chance:.1%}: the best "
-            f"has {winner.scores.first():.1%} of first tokens right"
-        )
-        return Verdict("the draft is broken", told, undecided=undecided)
+        if documents:
+            told += f"; {told_reading(winner.reading)} looks best of the readings tried (suggested)"
+        reading = winner.reading if documents else ()
+        return Verdict("cannot tell", told, reading, undecided=undecided)
+    if low <= chance:
+        return _beaten(winner, found, chance, low, high)
     if not winner.reading:
         return _configured(winner, found, trained, undecided)
     difference, *ends = accepted_difference(winner.scores, plain.scores)
@@ -97,8 +105,44 @@ def judge(
         f"per round, the configured reading {plain.scores.accepted():.2f}: "
         f"{difference:+.2f} (95%: {ends[0]:+.2f} to {ends[1]:+.2f}, {documents} documents)"
     )
-    kind: Kind = "several readings tie" if ties else "another reading"
+    kind: Kind = "another reading"
+    if ties:
+        kind = "several readings tie"
+        told += "; more documents, or longer ones, may tell those that are as good apart"
     return Verdict(kind, told, winner.reading, ties, difference, (ends[0], ends[1]), undecided)
+
+
+def judge_guess(verdict: Verdict, states: Option) -> Verdict:
+    """The verdict where nobody says that the states which the search began with feed the draft.
+
+    Args:
+        verdict: of `judge`, for which they are the configured ones.
+        states: these, as a choice.
+    """
+    if verdict.kind == "the draft is broken":
+        told = f"the states that feed the draft are not known to be stored, and {verdict.told}"
+        return replace(verdict, kind="cannot tell", told=told)
+    if verdict.kind in ("wired as configured", "the draft generalises badly"):
+        told = f"nobody says which stored states feed the draft; {states.label} do: {verdict.told}"
+        return replace(verdict, kind="another reading", told=told, reading=(states,))
+    if verdict.reading and all(option.axis != states.axis for option in verdict.reading):
+        return replace(verdict, reading=(states, *verdict.reading))
+    return verdict
+
+
+def _beaten(winner: Tried, found: Found, chance: float, low: float, high: float) -> Verdict:
+    """Nothing is surely better than the one likeliest token."""
+    first = (
+        f"{winner.scores.first():.1%} of first tokens right (95%: {low:.1%} to {high:.1%}), the "
+        f"one likeliest token {chance:.1%}"
+    )
+    if high > chance:
+        told = (
+            f"the best of {found.compared} readings has {first}: too few texts to tell them apart"
+        )
+        return Verdict("cannot tell", told)
+    told = f"the best of {found.compared} readings has {first}"
+    return Verdict("the draft is broken", told)
 
 
 def told_reading(reading: Reading) -> str:
@@ -172,15 +216,6 @@ def _undecided(found: Found, winner: Tried) -> dict[str, tuple[str, ...]]:
             if label not in undecided.get(axis, ()):
                 undecided[axis] = (*undecided.get(axis, ()), label)
     return undecided
-
-
-def _likest(winner: Tried) -> str:
-    return f"of the readings tried, {told_reading(winner.reading)} looks best (suggested)"
-
-
-def _above_chance(scores: Scores, chance: float) -> float:
-    """How far the first token's accuracy is surely above chance."""
-    return _interval(scores)[0] - chance
 
 
 def _interval(scores: Scores, *, draws: int = 2000) -> tuple[float, float]:
