@@ -146,6 +146,14 @@ def test_a_text_in_blocks_is_attended_as_in_one_piece(monkeypatch, columns, slot
     close(found, expected_of(query, context, branch, view, 0.7))
 
 
+def test_columns_of_a_cache_read_it_from_their_slots_however_many_they_are(monkeypatch):
+    monkeypatch.setattr(attention, "_BLOCK", 2)
+    query, context, branch = drawn_case(2, 3, 5, 4, 2)
+    view = View(jnp.array([[4, 0, 2], [1, 3, 3]]))
+    found = attend(query, context, None, view, 0.7)
+    close(found, expected_of(query, context, branch, view, 0.7))
+
+
 def test_no_array_of_a_long_text_is_as_large_as_its_square():
     columns = 2048
     parts = jax.eval_shape(lambda: drawn_case(1, columns, columns, 2, 1))

@@ -221,6 +221,18 @@ def test_engines_are_told_for_a_class_of_targets(capsys):
     assert "trained on" in capsys.readouterr().out
 
 
+def test_a_native_draft_is_served_by_none(capsys):
+    assert main(["convert", "draft", "own", "--to", "native"]) == 0
+    capsys.readouterr()
+    told = inspected(capsys, "own", "--target-layers", "8", "--target-class", "llama")
+    assert told["engines"] == []
+
+
+def test_engines_are_told_of_one_draft_alone(capsys):
+    told = error_of(capsys, "draft", "draft", "--target-layers", "8", "--target-class", "llama")
+    assert told.endswith("expected no second one")
+
+
 def test_a_class_of_targets_needs_its_depth(capsys):
     told = error_of(capsys, "draft", "--target-class", "llama")
     assert told.startswith("--target-class asks how engines would read the draft")

@@ -1,5 +1,6 @@
 """Readings of a tiny draft: a planted fault is undone, a healthy draft is left alone."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from eagle3_jax.diagnose.cases import Case, Scores, Setting, score
 from eagle3_jax.diagnose.readings import (
     Known,
+    Option,
     axes_of,
     change,
     configured,
@@ -19,7 +21,8 @@ from eagle3_jax.diagnose.readings import (
 from eagle3_jax.diagnose.rewiring import repair_rope, swap_halves, swap_norms
 from eagle3_jax.diagnose.sampling import sample
 from eagle3_jax.diagnose.search import Found, Tried, accepted_difference, search
-from eagle3_jax.diagnose.verdict import judge, told_reading
+from eagle3_jax.diagnose.served import served_case
+from eagle3_jax.diagnose.verdict import Verdict, judge, judge_guess, told_reading
 from eagle3_jax.structs import Document
 from tests.samples import TABLE, VOCAB, text_of, tiny_draft
 
@@ -205,6 +208,58 @@ def test_readings_that_are_as_good_are_said_to_tie():
     verdict = judge(found, chance=0.05)
     assert verdict.kind == "several readings tie"
     assert (verdict.reading, verdict.ties) == ((one,), ((two,),))
+
+
+def test_what_ties_with_the_best_by_its_spread_alone_is_not_named():
+    one, two, three = state_axis(RIGHT, 5, PLACES).options[:3]
+    plain, spread = scores(*[50] * 6), scores(95, 15, 80, 20, 70, 45)
+    best = scores(60, 61, 59, 60, 62, 60)
+    tried = [Tried((), plain), Tried((one,), spread), Tried((two, three), best)]
+    assert accepted_difference(best, spread)[1] <= 0, "a tie"
+    assert accepted_difference(spread, plain)[1] <= 0, "which may be no better than before"
+    verdict = judge(Found([Tried((), plain)], (), tried, 3), chance=0.05)
+    assert (verdict.reading, verdict.ties) == ((two, three), ())
+    assert verdict.interval[0] > 0
+
+
+@pytest.mark.parametrize(("count", "apart"), [(3, False), (6, False), (7, True), (14, True)])
+def test_documents_are_kept_apart_where_enough_decide(count, apart):
+    data = sample(documents()[:count], table=TABLE)
+    assert bool(data.fresh) == apart
+    held = sum(int((batch.document >= 0).sum()) for batch in (*data.second, *data.fresh))
+    assert held == count
+
+
+def test_states_that_nobody_configured_are_no_configuration():
+    states = Option("states", "slot 0, slot 1, slot 2", lambda case: case, slots=RIGHT)
+    fine = judge_guess(Verdict("wired as configured", "fine"), states)
+    assert (fine.kind, fine.reading) == ("another reading", (states,))
+    broken = judge_guess(Verdict("the draft is broken", "nothing beats chance"), states)
+    assert (broken.kind, broken.reading) == ("cannot tell", ())
+    other = state_axis(RIGHT, 5, PLACES).options[0]
+    named = Verdict("another reading", "", (other,))
+    assert judge_guess(named, states) == named
+
+
+def test_an_engine_with_another_window_is_scored_on_short_texts_alone():
+    attention = replace(DRAFT.config.attention, sliding_window=16)
+    config, case = replace(DRAFT.config, attention=attention), right()
+
+    def served(longest):
+        return served_case(
+            setting(),
+            case,
+            config,
+            slots=RIGHT,
+            target_ids=IDS,
+            unused=frozenset(),
+            table=None,
+            kernel=case.kernel,
+            longest=longest,
+        )
+
+    assert served(17) == "its sliding window is 16, the draft's None"
+    assert isinstance(served(16), Case)
 
 
 def test_of_equals_the_one_that_the_search_came_to_is_named():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eagle3_jax import heads
-from eagle3_jax.heads import in_chunks, rank, rank_and_agree, teach
+from eagle3_jax.heads import TargetHead, in_chunks, rank, rank_and_agree, teach
 from tests.conftest import close
 
 RNG = np.random.default_rng(0)
@@ -67,6 +67,17 @@ def test_a_draft_that_is_the_target_agrees_wholly():
     close(shared, np.ones((1, COLUMNS)))
 
 
+def test_a_targets_head_reads_stored_states_after_its_norm_and_in_its_own_type():
+    last = jnp.array([[[3.0, 4.0]]])
+    kernel, norm = jnp.zeros((2, 3), jnp.bfloat16), jnp.array([2.0, -1.0], jnp.bfloat16)
+    root = np.sqrt(12.5 + 0.5)
+    read = TargetHead(kernel, norm, 0.5).read(last)
+    close(read, [[[6.0 / root, -4.0 / root]]], 2**-7)
+    plain = TargetHead(kernel, None, 0.5).read(last)
+    assert plain.tolist() == last.tolist()
+    assert read.dtype == plain.dtype == jnp.bfloat16
+
+
 def test_no_array_of_logits_is_longer_than_a_chunk():
     states = jax.ShapeDtypeStruct((1, 4096, 8), jnp.float32)
     kernel = jax.ShapeDtypeStruct((8, 32768), jnp.float32)
@@ -74,6 +85,7 @@ def test_no_array_of_logits_is_longer_than_a_chunk():
     text = str(jax.make_jaxpr(rank)(states, kernel, due))
     assert "256,32768]" in text
     assert "4096,32768]" not in text
+    assert "f32[16,256,8]" in text  # no chunk more than the rows fill
 
 
 def test_a_chunk_is_told_nothing_of_another():

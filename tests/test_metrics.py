@@ -308,6 +308,10 @@ def test_documents_that_agree_leave_no_doubt():
     assert intervals(documents([30, 30, 30]))["joint_0"] == [0.3, 0.3]
 
 
+def test_counts_of_many_columns_lose_no_digit():
+    assert intervals(documents([2**25 + 1] * 3, total=2**26))["joint_0"] == [0.5 + 2**-26] * 2
+
+
 def test_a_walks_interval_is_of_all_steps():
     one, other = documents([30, 30]), documents([60, 60])
     both = Counts(*(np.hstack(parts) for parts in zip(one, other, strict=True)))

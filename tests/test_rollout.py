@@ -332,3 +332,16 @@ def test_a_massive_activation_does_not_overflow_in_bfloat16():
     )
     for part in unrolled(config, params, aux, embeddings, steps=2, whole=True):
         assert jnp.isfinite(part).all()
+
+
+def test_own_tokens_are_read_in_the_type_of_the_parameters():
+    config = tiny_config()
+    params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), random_params(config))
+    text = [part.astype(jnp.bfloat16) for part in random_text(config)]
+    own = own_tokens(config, params)
+    assert own.table.dtype == jnp.float32
+    states, reads = unrolled(config, params, *text, own=own, whole=True)
+    assert states.dtype == reads.dtype == jnp.bfloat16
+    rounded = own._replace(table=own.table.astype(jnp.bfloat16))
+    same = unrolled(config, params, *text, own=rounded, whole=True)
+    np.testing.assert_array_equal(np.float32(states), np.float32(same[0]))

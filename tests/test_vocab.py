@@ -33,6 +33,10 @@ def test_unsigned_counts_are_not_wrapped():
     assert VocabMap.from_counts(np.array([0, 9, 4], np.uint8), 1).target_ids.tolist() == [1]
 
 
+def test_counts_of_a_large_corpus_are_not_wrapped():
+    assert VocabMap.from_counts(np.array([5, 2**40, 2**15]), 2).target_ids.tolist() == [1, 2]
+
+
 @pytest.mark.parametrize("size", [0, -1, 33])
 def test_a_vocabulary_of_an_impossible_size_is_refused(size):
     with pytest.raises(ValueError, match=f"draft vocabulary size is {size}, expected 1 to 32"):
