@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eagle3_jax.batches import batches
+from eagle3_jax.batches import batches, stack
 from eagle3_jax.structs import Document
 
 RNG = np.random.default_rng(0)
@@ -60,6 +60,12 @@ def test_rows_know_their_documents():
         for row, number in enumerate(batch.document):
             text = texts[number].ids if number >= 0 else []
             assert batch.ids[row][batch.valid[row]].tolist() == list(text)
+
+
+def test_rows_of_a_stack_are_numbered_and_padding_is_not():
+    texts = [document(3), document(2)]
+    found = stack(texts, slots=(0,), table=None, length=4, rows=4)
+    assert found.document.tolist() == [0, 1, -1, -1]
 
 
 def test_every_length_has_one_shape_and_no_document_is_lost():

@@ -95,3 +95,21 @@ def test_recipes_differ_in_these_rules():
     assert {name for name, r in RECIPES.items() if not r.trains_head} == {"speculators"}
     assert {name for name, r in RECIPES.items() if not r.entropy} == {"speculators"}
     assert {name for name, r in RECIPES.items() if r.reads_behind} == {"eagle"}
+
+
+def test_a_long_mask_is_counted_to_the_last_column():
+    """A count in bfloat16 would stop at 256."""
+    values = jnp.ones((1, 257), jnp.bfloat16)
+    assert float(masked_sum(values, jnp.ones((1, 257), bool))[1]) == 257.0
+
+
+def test_bfloat16_logits_are_widened_before_they_are_normalised():
+    rng = np.random.default_rng(6)
+    logits, teacher = (rng.normal(size=(3, 64)).astype(np.float32) * 8 for _ in range(2))
+    rounded = [np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in (logits, teacher)]
+    q, p = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in rounded)
+    expected = -(np.exp(p) * q).sum(-1)
+    found = soft_target_cross_entropy(
+        jnp.asarray(logits, jnp.bfloat16), jnp.asarray(teacher, jnp.bfloat16)
+    )
+    np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=1e-5)
