@@ -22,8 +22,7 @@ from eagle3_jax.structs import Features
 _KEPT = 10  # finalists of a round
 _CHANGES = 4  # of a reading
 _WEAK = 0.1  # share of first tokens that are right: below it one fault may hide another
-_STEP = 0.02  # of the accepted tokens: what a search goes on for
-GAIN = 0.05  # of them: less is not worth a change of a config
+GAIN = 0.05  # of the accepted tokens: less is not worth a change
 LEAST = 0.01  # accepted tokens per round
 _RUINOUS = ("states", "pairing", "vocabulary")
 # What hides behind a lost vocabulary: each is tried with the one that is learned.
@@ -205,7 +204,7 @@ def _ranked(tried: Iterable[Tried]) -> list[Tried]:
 
 def _gains(best: Tried, current: Reading, tried: list[Tried]) -> bool:
     before = next(t.scores.accepted() for t in tried if t.reading == current)
-    return best.scores.accepted() - before > max(LEAST, _STEP * before)
+    return best.scores.accepted() - before > max(LEAST, GAIN * before)
 
 
 def _weak(best: Tried) -> bool:
