@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from eagle3_jax.structs import Document, Features
 
@@ -84,6 +85,30 @@ def stack(
     number = np.where(np.arange(rows) < len(documents), np.arange(rows), -1).astype(np.int32)
     parts = map(jnp.asarray, (ids, aux, embeddings, answer, valid, number))
     return Features(*parts)._replace(last=_last(documents, last, rows, length))
+
+
+def with_token_behind(features: Features, behind: Float[Array, " D"]) -> Features:
+    """Each text with token 0 behind it: its embedding, and a last state of zeros.
+
+    So trainers read what follows a text's end.
+
+    Args:
+        features: padding is all zeros.
+        behind: the embedding of token 0, which takes the place of all padding, too.
+    """
+
+    def one_more(x: Array) -> Array:
+        return jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2))
+
+    longer = features._replace(
+        **{
+            name: one_more(getattr(features, name))
+            for name in ("ids", "aux", "embeddings", "answer", "valid", "last")
+            if getattr(features, name) is not None
+        }
+    )
+    embeddings = jnp.where(longer.valid[:, :, None], longer.embeddings, behind)
+    return longer._replace(embeddings=embeddings)
 
 
 def _last(

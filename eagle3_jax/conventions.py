@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle3_jax.batches import with_token_behind
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.heads import TargetHead, Teacher, rank, rank_and_agree, teach
 from eagle3_jax.ops import read_at, shift_left
@@ -144,7 +145,7 @@ def _summed(
     behind: Float[Array, " D"],
     features: Features,
 ) -> Sums:
-    features = _with_token_behind(features, behind)
+    features = with_token_behind(features, behind)
     teacher, due = _choices(convention, head, spoken, draft_ids, features)
 
     def read(
@@ -224,23 +225,6 @@ def _choices(
         return teacher, teacher.best
     teacher = teach(state, head.kernel)
     return teacher, draft_ids[teacher.best]
-
-
-def _with_token_behind(features: Features, behind: Float[Array, " D"]) -> Features:
-    """Each text with token 0 behind it: its embedding, and a last state of zeros."""
-
-    def one_more(x: Array) -> Array:
-        return jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2))
-
-    longer = features._replace(
-        **{
-            name: one_more(getattr(features, name))
-            for name in ("ids", "aux", "embeddings", "answer", "valid", "last")
-            if getattr(features, name) is not None
-        }
-    )
-    embeddings = jnp.where(longer.valid[:, :, None], longer.embeddings, behind)
-    return longer._replace(embeddings=embeddings)
 
 
 def _by_step(name: str, parts: Any, wholes: Any) -> dict[str, float | None]:

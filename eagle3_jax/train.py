@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle3_jax.batches import with_token_behind
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.heads import teach
 from eagle3_jax.losses import OURS, Recipe, masked_sum
@@ -126,17 +127,9 @@ def _with_token_behind(
     if teacher.behind is None:
         raise ValueError("the teacher has no behind, expected it for this recipe")
 
-    def one_more(x: Array) -> Array:
-        return jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2))
-
-    valid = one_more(features.valid)
-    longer = features._replace(
-        aux=one_more(features.aux),
-        embeddings=jnp.where(valid[..., None], one_more(features.embeddings), teacher.behind),
-        answer=one_more(features.answer),
-        valid=valid,
-    )
-    return longer, jnp.where(valid[..., None], one_more(normed), 0.0)
+    longer = with_token_behind(features._replace(last=normed), teacher.behind)
+    assert longer.last is not None, "it is what was put there"
+    return longer._replace(last=None), jnp.where(longer.valid[..., None], longer.last, 0.0)
 
 
 def _same_first(logits: Float[Array, "*dims W"], wanted: Float[Array, "*dims W"]) -> Array:

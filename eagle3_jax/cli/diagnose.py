@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from tyro.conf import arg
 
-from eagle3_jax.cli.drafts import ReadingOptions, numbers
+from eagle3_jax.cli.drafts import ShardOptions
 from eagle3_jax.cli.manners import (
     FINE,
     SAYS_NO,
@@ -22,7 +22,7 @@ HEALTHY = "wired as configured"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnose(ReadingOptions):
+class Diagnose(ShardOptions):
     """Find out what stored states are, how a draft was wired in training, and who reads it so."""
 
     example: ClassVar[str] = (
@@ -35,14 +35,6 @@ class Diagnose(ReadingOptions):
     """Shard files of any framework, directories of them or patterns."""
     steps: Annotated[int, arg(metavar="K")] = 3
     """Draft steps per round."""
-    slots: Annotated[str | None, arg(metavar="I,J,...", help_behavior_hint="")] = None
-    """Which stored states feed the draft, counted from 0: overrides the draft's config."""
-    layout: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
-    """Whose shards they are, where their keys do not tell: specforge, speculators, modelopt, ..."""
-    last_state: Annotated[
-        Literal["pre_norm", "post_norm", "absent"] | None, arg(help_behavior_hint="")
-    ] = None
-    """What the last stored state is, where the shards do not say."""
     target_class: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """The target's model_type, like llama, qwen3 or deepseek_v3: some engines have rules for it."""
     recompute: bool = False
@@ -62,7 +54,7 @@ class Diagnose(ReadingOptions):
         """
         require_destination(self.json)
         require_report_directory(self.report)
-        slots = None if self.slots is None else numbers(self.slots, "--slots")
+        slots = self.chosen_slots()
         if self.steps < 1:
             raise InputError(f"--steps is {self.steps}, expected 1 or more")
         if self.trained_accuracy is not None and not 0 < self.trained_accuracy <= 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import UseAppendAction, arg
 
@@ -82,6 +82,28 @@ class ReadingOptions(Options):
         from converters.targets import open_target
 
         return None if self.target is None else open_target(near(self.target))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOptions(ReadingOptions):
+    """Options of commands that run a draft on stored states."""
+
+    slots: Annotated[str | None, arg(metavar="I,J,...", help_behavior_hint="")] = None
+    """Which stored states feed the draft, counted from 0: overrides the draft's config."""
+    layout: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """Whose shards they are, where their keys do not tell: specforge, speculators, modelopt, ..."""
+    last_state: Annotated[
+        Literal["pre_norm", "post_norm", "absent"] | None, arg(help_behavior_hint="")
+    ] = None
+    """What the last stored state is, where the shards do not say."""
+
+    def chosen_slots(self) -> tuple[int, ...] | None:
+        """The states that `--slots` names.
+
+        Raises:
+            InputError: when they are no numbers.
+        """
+        return None if self.slots is None else numbers(self.slots, "--slots")
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:

@@ -6,14 +6,14 @@ from typing import Annotated, ClassVar, Literal
 
 from tyro.conf import arg
 
-from eagle3_jax.cli.drafts import ReadingOptions, numbers
+from eagle3_jax.cli.drafts import ShardOptions
 from eagle3_jax.cli.manners import FINE, near, people_console, require_destination, write_result
 from eagle3_jax.cli.speeds import costs_of, reckon_speeds
 from eagle3_jax.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eval(ReadingOptions):
+class Eval(ShardOptions):
     """Count how often a draft is right on stored target states, step by step."""
 
     example: ClassVar[str] = "eagle3-jax eval --draft my-draft/ --shards shards/ --json result.json"
@@ -24,14 +24,6 @@ class Eval(ReadingOptions):
     """Shard files of any framework, directories of them or patterns; each is a group."""
     steps: Annotated[int, arg(metavar="K")] = 5
     """Draft steps per round."""
-    slots: Annotated[str | None, arg(metavar="I,J,...", help_behavior_hint="")] = None
-    """Which stored states feed the draft, counted from 0: overrides the draft's config."""
-    layout: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
-    """Whose shards they are, where their keys do not tell: specforge, speculators, modelopt, ..."""
-    last_state: Annotated[
-        Literal["pre_norm", "post_norm", "absent"] | None, arg(help_behavior_hint="")
-    ] = None
-    """What the last stored state is, where the shards do not say."""
     max_bad: Annotated[float, arg(metavar="SHARE")] = 0.01
     """How many documents may be left out for what is wrong with them; a broken file is one."""
     strict: bool = False
@@ -53,7 +45,7 @@ class Eval(ReadingOptions):
     def run(self) -> int:
         """Evaluate, print the table, write the JSON."""
         require_destination(self.json)
-        slots = None if self.slots is None else numbers(self.slots, "--slots")
+        slots = self.chosen_slots()
         if not 0 <= self.max_bad < 1:
             raise InputError(f"--max-bad is {self.max_bad}, expected a share from 0 to below 1")
         max_bad = 0.0 if self.strict else self.max_bad

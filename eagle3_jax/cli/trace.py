@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar, Literal
 
 from tyro.conf import arg
 
-from eagle3_jax.cli.drafts import ReadingOptions, numbers
+from eagle3_jax.cli.drafts import ShardOptions
 from eagle3_jax.cli.manners import FINE, near, people_console, require_destination, write_result
 from eagle3_jax.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace(ReadingOptions):
+class Trace(ShardOptions):
     """Write down what each part of a draft says at every step, to compare with another's."""
 
     example: ClassVar[str] = (
@@ -33,14 +33,6 @@ class Trace(ReadingOptions):
     """Most columns to keep of each document, evenly spread; all, where it is not given."""
     tokens: Literal["text", "own"] = "text"
     """What steps after 0 read: the text, as a trainer does, or the draft's own, as a server."""
-    slots: Annotated[str | None, arg(metavar="I,J,...", help_behavior_hint="")] = None
-    """Which stored states feed the draft, counted from 0: overrides the draft's config."""
-    layout: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
-    """Whose shards they are, where their keys do not tell: specforge, speculators, modelopt, ..."""
-    last_state: Annotated[
-        Literal["pre_norm", "post_norm", "absent"] | None, arg(help_behavior_hint="")
-    ] = None
-    """What the last stored state is, where the shards do not say."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """What weights and states are computed in."""
 
@@ -54,7 +46,7 @@ class Trace(ReadingOptions):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"--{name} is {value}, expected 1 or more")
-        slots = None if self.slots is None else numbers(self.slots, "--slots")
+        slots = self.chosen_slots()
         target = self.open_target()
 
         from converters.traces import write_trace
