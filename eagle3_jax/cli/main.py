@@ -63,8 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if leaving.code:
             complain(one_line(refused.getvalue()))
             return BAD_INPUT
-        print(f"\nexample:\n  {_EXAMPLES[_named(arguments) or 'demo']}")
-        return FINE
+
+        def show_example() -> int:
+            print(f"\nexample:\n  {_EXAMPLES[_named(arguments) or 'demo']}")
+            return FINE
+
+        return obey(show_example, debug=False)  # whose reader may have gone, too
     return obey(command.run, debug=command.debug)
 
 
