@@ -1,6 +1,6 @@
 """Does a test fail when a line of the mathematics is broken? Mutants of it, one at a time.
 
-    python -m benchmarks.mutants                     17 modules, 12 mutants each
+    python -m benchmarks.mutants                     18 modules, 12 mutants each
     python -m benchmarks.mutants --of ops rope --number 40
 
 `benchmarks.mutations` makes the mutants. They are drawn evenly over the modules and over the kinds
@@ -32,9 +32,9 @@ from pathlib import Path
 import pytest
 from rich.progress import track
 
-from benchmarks.cache import cache_directory
 from benchmarks.mutants_table import Row, module_of, outcome_of, render, show
 from benchmarks.mutations import Mutant, mutate
+from eagle3_jax.cli.manners import cache_directory
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "benchmarks" / "mutants.json"
@@ -59,6 +59,7 @@ TESTS = {
     "generate": ("generate",),
     "propose": ("rollout",),
     "evaluate": ("evaluate",),
+    "train": ("train",),
     "target": ("target",),
 }
 # The one line of the copy that is not the repository's, besides the mutant.

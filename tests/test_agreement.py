@@ -9,11 +9,16 @@ import pytest
 
 from benchmarks import agreement
 from benchmarks.agreement_table import CASES, SURVEY, disagreements, render
-from tests.witness.cases import DRAFTS, PLAIN
+from tests.witness.cases import CONDITIONS, DRAFTS, PLAIN
+from tests.witness.conditions import Rounding
 from tests.witness.frameworks import Run
 
 KEPT = Path(__file__).resolve().parents[1] / "benchmarks" / "agreement.json"
-ELSEWHERE = {"bfloat16"}  # not float32
+ASKED_OF_ALL = {"padded", "window", "bfloat16", "bfloat16+far"} | {
+    f"{where}:{kind}"
+    for where in ("near", "afar")
+    for kind in ("default", "linear", "llama3", "yarn")
+}
 
 
 @pytest.fixture
@@ -28,8 +33,25 @@ def test_the_page_is_made_of_the_figures(figures):
 
 def test_every_case_has_a_column_and_was_measured(figures):
     for framework, cases in DRAFTS.items():
-        assert cases.keys() - ELSEWHERE <= CASES
-        assert cases.keys() - ELSEWHERE <= figures["rows"][framework]["cells"].keys()
+        names = cases.keys() | CONDITIONS[framework].keys() | ASKED_OF_ALL
+        names -= agreement.STOPPED_BY.get(framework, {}).keys()
+        assert names <= CASES
+        assert names <= figures["rows"][framework]["cells"].keys()
+
+
+def test_a_cell_in_bfloat16_is_told_by_the_frameworks_own_rounding(figures):
+    for row in figures["rows"].values():
+        for name, cell in row["cells"].items():
+            assert (cell["rounding"] is not None) == name.startswith("bfloat16")
+            assert cell["rounding"] is None or 1e-3 < cell["rounding"] < 0.05
+            # What is no rounding is far from it.
+            assert cell["says"] is None or cell["difference"] > 10 * cell["allowed"]
+    page = render(figures)
+    cell = figures["rows"]["speculators"]["cells"]["bfloat16"]
+    assert f"| speculators | {cell['difference']:.1f} x {cell['rounding']:.0e} |" in page
+    read = figures["rows"]["modelopt"]["cells"]["bfloat16"]
+    told = f"X {read['difference']:.0f}, as read {read['as_read']:.1f} x {read['rounding']:.0e} ("
+    assert f"| modelopt | {told}" in page
 
 
 def test_a_cell_is_rounding_or_a_reading_that_is_rounding(figures):
@@ -95,6 +117,42 @@ def test_a_difference_that_nothing_explains_ends_the_run(
     with pytest.raises(SystemExit) as caught:
         agreement.compare(run_of(differences, monkeypatch), reading)
     assert caught.value.args == (message,)
+
+
+HALF = [Rounding(0.01, 1.0, 90.0), Rounding(0.01, 1.1, 0.8)]
+
+
+def half_run(found: list[Rounding], monkeypatch) -> Run:
+    """The same in bfloat16."""
+    monkeypatch.setattr(agreement, "compare_rounding", lambda run, config: found.pop(0))
+    return run_of([], monkeypatch)._replace(exact={})
+
+
+def test_a_difference_in_bfloat16_is_told_in_roundings(monkeypatch):
+    cell = agreement.compare(half_run([*HALF], monkeypatch), RAW)
+    assert cell == agreement.Cell(90.0, 2.0, RAW.says, 0.8, 0.01)
+    assert agreement.compare(half_run(HALF[1:], monkeypatch), None) == agreement.Cell(
+        0.8, 2.0, rounding=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "reading", "message"),
+    [
+        (HALF[:1], None, "differs by 90.0, which no reading explains"),
+        ([HALF[0], HALF[0]], RAW, "differs by 90.0, and by 90.0 as it is read"),
+        ([HALF[1], HALF[1]], RAW, "differs by 0.8, and by 0.8 as it is read"),
+        (
+            [Rounding(0.01, 0.0, 1.0)],
+            None,
+            "is not bfloat16 in both: Rounding(theirs=0.01, ours=0.0, apart=1.0)",
+        ),
+    ],
+)
+def test_what_is_no_rounding_in_bfloat16_ends_the_run(monkeypatch, found, reading, message):
+    with pytest.raises(SystemExit) as caught:
+        agreement.compare(half_run([*found], monkeypatch), reading)
+    assert caught.value.args == (f"error: specforge norm_output {message}",)
 
 
 def test_an_unknown_framework_is_refused(monkeypatch, capsys):

@@ -125,6 +125,14 @@ def test_prompts_are_inserted_into_the_rows_named_and_surplus_rows_are_dropped(a
     close(captured.states[:, 0], answered.states[:, 2])
 
 
+def test_a_memory_keeps_its_type_whatever_is_inserted():
+    fresh, _ = begun(CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), BOUNDARIES)
+    placed = insert(idle(CONFIG, 3, 12, jnp.bfloat16), fresh, jnp.arange(3))
+    for old, new in zip(jax.tree.leaves(placed.memory), jax.tree.leaves(fresh.memory), strict=True):
+        assert old.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(old[:, :, :4], new.astype(jnp.bfloat16))
+
+
 def test_a_row_whose_memory_is_full_is_done():
     fresh, _ = begun(CONFIG, PARAMS, jnp.asarray(PROMPTS), jnp.asarray(LENGTHS), BOUNDARIES)
     placed = insert(idle(CONFIG, 3, 6, jnp.float32), fresh, jnp.arange(3))
@@ -132,6 +140,7 @@ def test_a_row_whose_memory_is_full_is_done():
     # Room for 6: prompts of 4, 2 and 3 leave 2, 4 and 3 tokens.
     assert captured.live.sum(axis=0).tolist() == [2, 4, 3]
     assert after.done.all()
+    assert after.length.tolist() == [5, 5, 5]  # the last slot, which is within the memory
 
 
 def test_decoding_goes_on_where_it_stopped(answered):

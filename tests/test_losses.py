@@ -43,6 +43,18 @@ def test_large_and_half_precision_logits_are_handled_in_float32():
     close(found, 1.5e4)
 
 
+def test_half_precision_logits_are_normalised_in_float32():
+    logits = jnp.array([0.1, 0.7, -1.3], jnp.bfloat16)
+    teacher = np.array([0.3, 0.5, 0.2])
+    expected = -np.sum(softmax(teacher) * np.log(softmax(np.float64(logits))))
+    close(soft_target_cross_entropy(logits, jnp.float32(teacher)), expected)
+
+
+def test_columns_are_counted_beyond_what_half_precision_can_count():
+    _, number = masked_sum(jnp.zeros((1, 301)), jnp.ones((1, 301), bool))
+    assert float(number) == 301.0
+
+
 def test_what_is_masked_counts_for_nothing_even_where_it_is_not_a_number():
     values = jnp.array([[1.0, jnp.nan], [2.0, jnp.inf]])
     total, number = masked_sum(values, jnp.array([[True, False], [True, False]]))

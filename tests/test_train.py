@@ -115,6 +115,33 @@ def test_a_key_that_is_not_valid_is_seen_by_no_column(measured):
     assert float(again) == float(loss)
 
 
+def test_features_are_read_in_the_precision_of_the_head():
+    params, teacher, features, last = example()
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    rounded = features._replace(
+        aux=features.aux.astype(jnp.bfloat16), embeddings=features.embeddings.astype(jnp.bfloat16)
+    )
+
+    @jax.jit
+    def loss(features):
+        return ttt_loss(CONFIG, half, teacher, features, last, steps=1, decay=DECAY)[0]
+
+    assert float(loss(features)) == float(loss(rounded))
+
+
+def test_agreement_is_counted_beyond_what_half_precision_can_count():
+    params, teacher, _, _ = example()
+    params["lm_head"]["kernel"] = jnp.zeros_like(params["lm_head"]["kernel"])  # all are first
+    aux, embeddings = random_text(CONFIG, columns=303)
+    marked = jnp.ones((1, 303), bool)
+    features = Features(
+        jnp.zeros((1, 303), jnp.int32), aux, embeddings, marked, marked, jnp.arange(1)
+    )
+    last = jnp.ones((1, 303, CONFIG.target_hidden_size))
+    _, progress = ttt_loss(CONFIG, params, teacher, features, last, steps=1, decay=DECAY)
+    assert progress.agreement.tolist() == [1.0]  # of 301 columns
+
+
 def test_without_answers_the_loss_is_zero_and_not_a_division_by_zero(measured):
     run = measured[0]
     params, _, features, last = example()
@@ -129,9 +156,11 @@ def test_one_optimiser_step_goes_against_the_gradient_and_training_goes_on(measu
     (loss, _), gradients = measured[1]
     params, teacher, features, last = example()
     expected = jax.tree.map(lambda p, g: np.asarray(p - 0.05 * g), params, gradients)
-    optimizer = optax.sgd(0.05)
+    optimizer = optax.sgd(0.05, momentum=0.0)  # whose state has arrays
     step = train_step(CONFIG, optimizer, steps=STEPS, decay=DECAY)
-    params, state, progress = step(params, optimizer.init(params), teacher, features, last)
+    given = params, optimizer.init(params)
+    params, state, progress = step(*given, teacher, features, last)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
     close(progress.loss, loss)
     jax.tree.map(close, params, expected)
     for _ in range(5):

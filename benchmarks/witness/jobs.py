@@ -4,6 +4,7 @@
 
     write    the framework builds the draft that the case's knobs describe, is given
              NAME.weights.safetensors, writes it with its own export into NAME.checkpoint/
+    run      the same, but nothing is exported
     read     the framework's own loader reads NAME.draft/, and NAME.report.json tells what it made
              of it: {"missing": [...], "unexpected": [...], "config": {...}}
 
@@ -12,10 +13,15 @@
 `d2t`, `t2d`), matrices `[out, in]`. Every tensor must find its place and every place must be
 filled, or the run ends with an error.
 
-In both modes `NAME.inputs.safetensors` holds `tokens [1,T]`, `aux [1,T,A*Dt]`, `positions [1,T]`
-and, in mode "read", `embed_tokens [V,D]` for a draft that has no table of its own.
-`NAME.out.safetensors` gets `fc [1,T,D]` and, for step k of K, `logits.{k} [1,T,W]` and
-`state.{k} [1,T,D]`, which is what step k+1 is fed.
+In these modes `NAME.inputs.safetensors` holds `tokens [B,T]`, `aux [B,T,A*Dt]`, `positions [B,T]`
+and, in mode "read", `embed_tokens [V,D]` for a draft that has no table of its own. B is 1, or there
+is `valid [B,T]` too, false behind a row's text; a framework that has no such batches is given the
+texts as it would be, and its answers are put into their places.
+`NAME.out.safetensors` gets, in float32, `fc [B,T,D]` and, for step k of K, `logits.{k} [B,T,W]` and
+`state.{k} [B,T,D]`, which is what step k+1 is fed.
+
+A case's `dtype` is the type of the parameters and of the states that the draft is given; "float32"
+where there is none.
 
 In mode "write" NAME.trace.pt gets, from three of the runners, what `converters/torch_recorder.py`
 hears of that forward, by the map of the framework.
@@ -52,7 +58,7 @@ def run_job(description: str, modes: Mapping[str, Callable[[Path, Case], None]])
 
     Args:
         description: of the program.
-        modes: for "write" and "read", what is called with the job directory and the case.
+        modes: what is called with the job directory and the case.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("job", type=Path)
@@ -92,8 +98,20 @@ def write_gradients(
 
 def write_outputs(job: Path, case: Case, heard: Tensors) -> None:
     """Write what the modules were heard to say."""
-    whole = {name: tensor.contiguous() for name, tensor in heard.items()}
+    whole = {name: tensor.float().contiguous() for name, tensor in heard.items()}
     save_file(whole, job / f"{case['name']}.out.safetensors")
+
+
+def unpack(heard: Tensors, valid: torch.Tensor) -> Tensors:
+    """What was said of texts that lie one behind the other in a row, back in a row for each."""
+    count = int(valid.sum())
+
+    def placed(row: torch.Tensor) -> torch.Tensor:
+        rows = row.new_zeros(*valid.shape, row.shape[-1])
+        rows[valid] = row[0, :count]
+        return rows
+
+    return {name: placed(row) for name, row in heard.items()}
 
 
 def load_recorder() -> Any:

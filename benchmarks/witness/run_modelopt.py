@@ -15,6 +15,7 @@
     dtype                    of the draft and of its target
     export_rope_scaling      replaces the YaRN that the export writes for a plain RoPE; `null` keeps
                              ModelOpt's default, {} writes none
+    also                     further keys of the draft's config; none by default
     steps                    K, TTT steps
 
 and one of mode "train" all of them but `steps`. Its documents are padded on the right here; their
@@ -36,7 +37,9 @@ Conventions of `HFEagleModel.forward` (0.47.0) with `eagle_offline`, which the c
 - The draft's width is the target's, and so is its vocabulary; `embed_tokens` and `t2d` belong to
   the target and to no file that is exported.
 - Layers after the first are plain Llama layers.
-- In mode "write" its loss is computed from a target's last states of zero, and read by nobody.
+- Rows are padded on the right, as its offline collator does it. Steps after the first do not look
+  at the padding, which no column before it sees.
+- But for mode "train" its loss is computed from a target's last states of zero, and read by nobody.
 """
 
 import os
@@ -97,9 +100,10 @@ def build(case: Case) -> HFEagleModel:
             "mlp_bias": case["mlp_bias"],
             "eagle_aux_hidden_state_layer_ids": case["aux_layer_ids"],
             "has_lm_head": case["has_lm_head"],
+            **case.get("also", {}),
         },
     }
-    if case["mode"] == "write":
+    if case["mode"] != "train":
         settings["eagle_ttt_steps"] = case["steps"]
     if case["export_rope_scaling"] is not None:
         settings["eagle_export_rope_scaling"] = case["export_rope_scaling"]
@@ -129,6 +133,7 @@ def run(model: HFEagleModel, inputs: Tensors, steps: int) -> Tensors:
     width = model.config.hidden_size
     model.train()(  # only in training does it take more than one step
         input_ids=inputs["tokens"].roll(1, 1),
+        attention_mask=inputs.get("valid"),
         position_ids=inputs["positions"],
         base_model_outputs={
             "aux_hidden_states": inputs["aux"].to(model.dtype),
@@ -145,11 +150,17 @@ def run(model: HFEagleModel, inputs: Tensors, steps: int) -> Tensors:
     return {"fc": fused[0], **heard}
 
 
-def write(job: Path, case: Case) -> None:
-    """A draft of ModelOpt's making, its outputs and its files."""
+def only_run(job: Path, case: Case) -> HFEagleModel:
+    """A draft of ModelOpt's making and its outputs."""
     model = build(case)
     load(model, read_weights(job, case), case)
     write_outputs(job, case, run(model, read_inputs(job, case), case["steps"]))
+    return model
+
+
+def write(job: Path, case: Case) -> None:
+    """The same and its files."""
+    model = only_run(job, case)
     export_speculative_decoding(model, export_dir=job / f"{case['name']}.checkpoint")
 
 
@@ -178,4 +189,9 @@ def train(job: Path, case: Case) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_job("Run ModelOpt's draft on a job directory.", {"write": write, "train": train}))
+    sys.exit(
+        run_job(
+            "Run ModelOpt's draft on a job directory.",
+            {"write": write, "run": only_run, "train": train},
+        )
+    )

@@ -11,6 +11,8 @@ the knobs
     vocab_size, draft_vocab_size, num_layers, rms_norm_eps, max_position_embeddings
     rope_parameters          as transformers 5 writes them: rope_theta, rope_type, ...
     num_aux, norm_before_fc, fc_norm, norm_output, fc_bias
+    also                     further keys of the config; none by default
+    dtype                    of the parameters, "float32" by default
     steps                    K, draft steps
 
 Layers after the first have a `hidden_norm` and no `input_layernorm`. A case of mode "read" has,
@@ -31,6 +33,9 @@ Conventions of `LlamaForCausalLMEagle3.forward` (0.5.23), which the caller lines
   0 and mean nothing.
 - `state.{k}` is what the model hands to its next step: the last layer's output, or `norm` of it
   with `norm_output`.
+- Nothing is padded: the requests of all texts of a batch lie in one row.
+- A sliding window is an option of its server, `--speculative-draft-window-size`, and the work of
+  the kernels that are not here; no key of the config asks for one.
 - The target's embeddings replace the draft's unless the widths differ.
 - `fc` is skipped for states as wide as an embedding.
 - The loader drops a name that it does not know without a word; such names are `unexpected`, and so
@@ -80,6 +85,7 @@ from jobs import (
     recorded,
     require_filled,
     run_job,
+    unpack,
     write_outputs,
     write_report,
 )
@@ -109,11 +115,15 @@ PARTS = {"qkv_proj": ("q", "k", "v"), "gate_up_proj": (0, 1)}  # of fused matric
 
 
 class DenseAttention:
-    """Attention of requests that share a text: request t has columns 0..t for its prompt."""
+    """Attention of requests that share texts: request t has columns 0..t of its text as prompt.
 
-    def __init__(self) -> None:
-        """Start with an empty cache."""
+    In float32, as a kernel adds up, and rounded at the end.
+    """
+
+    def __init__(self, texts: torch.Tensor) -> None:
+        """Start with an empty cache; `texts` `[T]` numbers each request's text."""
         self.cache: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self.seen = (texts[:, None] == texts).tril()
 
     def forward(
         self,
@@ -125,20 +135,19 @@ class DenseAttention:
         _save: bool = True,
     ) -> torch.Tensor:
         """Remember a step's keys; attend to the prompt's and to the request's own."""
-        rows, heads = q.shape[0], layer.tp_k_head_num
+        rows, heads, dtype = q.shape[0], layer.tp_k_head_num, q.dtype
         steps = self.cache.setdefault(layer.layer_id, [])
-        steps.append((k.view(rows, heads, -1), v.view(rows, heads, -1)))
-        q = q.view(rows, heads, -1, layer.qk_head_dim)
+        steps.append((k.view(rows, heads, -1).float(), v.view(rows, heads, -1).float()))
+        q = q.view(rows, heads, -1, layer.qk_head_dim).float()
         (keys, values), *own = steps
-        seen = torch.ones(rows, rows, dtype=torch.bool).tril()
         scores = torch.einsum("tkgh,skh->tkgs", q, keys)
-        scores = scores.masked_fill(~seen[:, None, None], float("-inf"))
+        scores = scores.masked_fill(~self.seen[:, None, None], float("-inf"))
         mine = [torch.einsum("tkgh,tkh->tkg", q, key)[..., None] for key, _ in own]
         weights = torch.softmax(torch.cat([scores, *mine], -1) * layer.scaling, -1)
         mixed = torch.einsum("tkgs,skh->tkgh", weights[..., :rows], values)
         for slot, (_, value) in enumerate(own, start=rows):
             mixed = mixed + weights[..., slot, None] * value[:, :, None]
-        return mixed.reshape(rows, -1)
+        return mixed.reshape(rows, -1).to(dtype)
 
 
 class Ledger:
@@ -191,11 +200,11 @@ def start_engine() -> None:
     initialize_model_parallel("gloo")
 
 
-def load(draft: Path) -> tuple[LlamaForCausalLMEagle3, Ledger]:
-    """A draft directory as SGLang's server would load it, but in float32."""
-    config = ModelConfig(str(draft), is_draft_model=True, dtype="float32")
+def load(draft: Path, dtype: str = "float32") -> tuple[LlamaForCausalLMEagle3, Ledger]:
+    """A draft directory as SGLang's server would load it with `--dtype`."""
+    config = ModelConfig(str(draft), is_draft_model=True, dtype=dtype)
     settings = LoadConfig()
-    with set_default_torch_dtype(torch.float32):
+    with set_default_torch_dtype(config.dtype):
         model = _initialize_model(config, settings)
     ledger = Ledger(model)
     loader = DefaultModelLoader(settings)
@@ -206,20 +215,22 @@ def load(draft: Path) -> tuple[LlamaForCausalLMEagle3, Ledger]:
 
 def bind_target(model: LlamaForCausalLMEagle3, inputs: Tensors) -> None:
     """The target's table, and its head where the draft has none, as the worker hands them over."""
-    table = torch.nn.Parameter(inputs["embed_tokens"].float())
+    dtype = model.model.fc.weight.dtype
+    table = torch.nn.Parameter(inputs["embed_tokens"].to(dtype))
     if model.load_lm_head_from_target:
-        model.set_embed_and_head(table, torch.nn.Parameter(inputs["lm_head"].float()))
+        model.set_embed_and_head(table, torch.nn.Parameter(inputs["lm_head"].to(dtype)))
     else:
         model.set_embed(table)
 
 
 def run(model: LlamaForCausalLMEagle3, inputs: Tensors, steps: int) -> Tensors:
     """Logits and handed-on states of every step."""
-    tokens, positions = inputs["tokens"][0], inputs["positions"][0]
-    columns = tokens.shape[0]
-    state, fused, heard = inputs["aux"][0], [], {}
+    valid = inputs.get("valid", torch.ones_like(inputs["tokens"])).bool()
+    tokens, positions = inputs["tokens"][valid], inputs["positions"][valid]
+    columns, texts = tokens.shape[0], valid.nonzero()[:, 0]
+    state, fused, heard = inputs["aux"][valid].to(model.model.fc.weight.dtype), [], {}
     ear = model.model.fc.register_forward_hook(lambda _m, _in, out: fused.append(out))
-    with forward_context(ForwardContext(DenseAttention())):
+    with forward_context(ForwardContext(DenseAttention(texts))):
         for k in range(steps):
             # Every column's logits are wanted, so the prompt goes the way of an extension.
             mode = ForwardMode.DECODE if k else ForwardMode.DRAFT_EXTEND_V2
@@ -240,7 +251,7 @@ def run(model: LlamaForCausalLMEagle3, inputs: Tensors, steps: int) -> Tensors:
             state = said.hidden_states
             heard[f"logits.{k}"], heard[f"state.{k}"] = said.next_token_logits[None], state[None]
     ear.remove()
-    return heard | {"fc": fused[0][None]}
+    return unpack(heard | {"fc": fused[0][None]}, valid)
 
 
 def describe(case: Case) -> dict[str, Any]:
@@ -267,6 +278,7 @@ def describe(case: Case) -> dict[str, Any]:
         "fc_norm": case["fc_norm"],
         "norm_output": case["norm_output"],
         "bias": case["fc_bias"],
+        **case.get("also", {}),
     }
 
 
@@ -276,7 +288,7 @@ def write(job: Path, case: Case) -> None:
     draft.mkdir()
     (draft / "config.json").write_text(json.dumps(describe(case)))
     save_file(weights, draft / "model.safetensors")
-    model, ledger = load(draft)
+    model, ledger = load(draft, case.get("dtype", "float32"))
     # Every layer has an input norm though only the first reads it, and `bias` makes one for the
     # attention's output too, of zeros.
     unread = {
@@ -340,4 +352,5 @@ def knobs(model: LlamaForCausalLMEagle3) -> dict[str, Any]:
 
 if __name__ == "__main__":
     start_engine()
-    sys.exit(run_job("Run SGLang's draft on a job directory.", {"write": write, "read": read}))
+    modes = {"write": write, "run": write, "read": read}
+    sys.exit(run_job("Run SGLang's draft on a job directory.", modes))

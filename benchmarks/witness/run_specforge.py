@@ -10,6 +10,7 @@
     fc_norm, norm_output     `null` leaves the key out of the config
     aux_layer_ids            as SpecForge counts them, for its `eagle_config`; `null` for none
     also                     further keys of the config, which a user may write; none by default
+    dtype                    of the draft, "float32" by default
     steps                    K, TTT steps
 
 and leaves three directories, each written by SpecForge's own code: NAME.checkpoint/ by
@@ -27,8 +28,10 @@ Conventions of `OnlineEagle3Model.forward` (0.2.0), which the caller lines up wi
   moved the tokens one to the left. So `tokens[t]` is x[t+1] where `aux[t]` is of x[t].
 - At step k it embeds `tokens[t+k]` (teacher forcing), zero-padded on the right: the last k columns
   embed token 0 and mean nothing.
-- `positions` are those of step 0; attention adds k at step k. It has angles for as many positions
-  as the row has columns (and k more), so none can lie further on.
+- `positions` are those of step 0; attention adds k at step k. It takes from its table of angles
+  as many as the row has columns (and k more), so none can lie further on; where one does here, it
+  is made to take the whole table, which goes on to `max_position_embeddings`.
+- Rows are padded on the right, as its collator does it.
 - Column t sees step-0 keys of columns <= t and its own column's keys of steps 1..k.
 - `state.{k}` is the layer's raw output, whatever `norm_output` says. `norm_output` (true where the
   key is absent) is whether the head reads that output through `norm` or as it is.
@@ -52,6 +55,8 @@ batch that its collator pads; `last.{n}` is after the final norm, and `norm` is 
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -160,19 +165,31 @@ def run(model: LlamaForCausalLMEagle3, inputs: Tensors, steps: int) -> Tensors:
         model.lm_head.register_forward_hook(lambda _m, _in, out: logits.append(out)),
     ]
     tokens = inputs["tokens"]
-    LosslessEagle3Model(model, length=steps + 1, attention_backend="sdpa")(
-        input_ids=tokens,
-        attention_mask=torch.ones_like(tokens),
-        target=torch.zeros(*tokens.shape, model.vocab_size),
-        loss_mask=torch.ones(*tokens.shape, 1),
-        hidden_states=inputs["aux"],
-        position_ids=inputs["positions"],
-    )
+    with far_angles(model, inputs["positions"]):
+        LosslessEagle3Model(model, length=steps + 1, attention_backend="sdpa")(
+            input_ids=tokens,
+            attention_mask=inputs.get("valid", torch.ones_like(tokens)).long(),
+            target=torch.zeros(*tokens.shape, model.vocab_size),
+            loss_mask=torch.ones(*tokens.shape, 1),
+            hidden_states=inputs["aux"].to(model.fc.weight.dtype),
+            position_ids=inputs["positions"],
+        )
     for ear in ears:
         ear.remove()
     heard = {f"logits.{k}": logits[k] for k in range(steps)}
     heard |= {f"state.{k}": fed[k + 1] for k in range(steps)}
     return {"fc": fused[0], **heard}
+
+
+@contextmanager
+def far_angles(model: LlamaForCausalLMEagle3, positions: torch.Tensor) -> Iterator[None]:
+    """Let attention take its whole table of angles where a position lies beyond the row."""
+    rope = model.midlayer.self_attn.rotary_emb
+    take = rope.forward
+    if positions.max() >= positions.shape[1]:
+        rope.forward = lambda x, seq_len: take(x, seq_len=rope.max_seq_len_cached)
+    yield
+    rope.forward = take
 
 
 def export(model: LlamaForCausalLMEagle3, config: Path, job: Path, name: str) -> None:
@@ -199,7 +216,10 @@ def build(job: Path, case: Case) -> tuple[LlamaForCausalLMEagle3, Path]:
     """The draft that a case describes, and its config's file."""
     config = job / f"{case['name']}.draft_config.json"
     config.write_text(json.dumps(describe(case)))
-    model = AutoDraftModel.from_config(AutoDraftModelConfig.from_file(str(config))).eval()
+    model = AutoDraftModel.from_config(
+        AutoDraftModelConfig.from_file(str(config)),
+        torch_dtype=getattr(torch, case.get("dtype", "float32")),
+    ).eval()
     weights = {
         key.replace("layers.0.", "midlayer."): tensor
         for key, tensor in read_weights(job, case).items()
@@ -208,6 +228,12 @@ def build(job: Path, case: Case) -> tuple[LlamaForCausalLMEagle3, Path]:
     vocabulary = {"d2t", "t2d"} if case["draft_vocab_size"] == case["vocab_size"] else set()
     require_filled(case, set(found.missing_keys) - vocabulary, set(found.unexpected_keys))
     return model, config
+
+
+def only_run(job: Path, case: Case) -> None:
+    """A draft of SpecForge's making and its outputs."""
+    model, _ = build(job, case)
+    write_outputs(job, case, run(model, read_inputs(job, case), case["steps"]))
 
 
 def write(job: Path, case: Case) -> None:
@@ -328,6 +354,6 @@ if __name__ == "__main__":
     sys.exit(
         run_job(
             "Run SpecForge's draft on a job directory.",
-            {"write": write, "read": read, "score": score, "train": train},
+            {"write": write, "run": only_run, "read": read, "score": score, "train": train},
         )
     )

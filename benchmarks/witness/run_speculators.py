@@ -10,6 +10,9 @@
     rope_parameters          as transformers 5 writes them: rope_theta, rope_type, ...
     attention_bias, mlp_bias, norm_before_residual, norm_before_fc, fc_norm, norm_output
     attention                "eager" or "sdpa"
+    sliding_window           of every layer; none by default
+    dtype                    of the parameters, "float32" by default; the RoPE's frequencies stay
+                             float32, as they do under its trainer's mixed precision
     steps                    K, TTT steps
 
 Its weights' names are speculators' own; the two places that are the verifier's stay empty.
@@ -46,8 +49,10 @@ Conventions of `Eagle3DraftModel.forward` (0.9.0), which the caller lines up wit
   such columns, so all others are unharmed.
 - `positions` are those of step 0, and each step adds one. Where they are absent it counts from 1,
   as `shift_batch` does (`position_ids[1:]`); a server counts the same columns from 0.
-- Column t sees step-0 keys of columns <= t of its own document (one document here, no padding) and
-  its own column's keys of steps 1..k; the mask repeats the diagonal once a step.
+- Column t sees step-0 keys of columns <= t of its own document and its own column's keys of steps
+  1..k; the mask repeats the diagonal once a step. A window does not move on with the steps: it
+  counts from column t, and the column's own keys are not of it.
+- There is no batch: its collator packs the texts of one in a row, here with a padding of 3.
 - `state.{k}` is what the first layer reads as its hidden half at step k+1: `norm`'s output with
   `norm_output`, else the last layer's. It is taken at that layer's door in a run of K+1 steps.
 - Noise on the features belongs to its data loader, not to the model: there is none here.
@@ -74,6 +79,7 @@ from jobs import (
     recorded,
     require_filled,
     run_job,
+    unpack,
     write_gradients,
     write_outputs,
     write_report,
@@ -97,6 +103,12 @@ def build(case: Case) -> Eagle3DraftModel:
     """The draft that a case describes, its weights not yet loaded."""
     family = {"llama": LlamaConfig, "qwen3": Qwen3Config}[case["model_type"]]
     extra = {"mlp_bias": case["mlp_bias"]} if case["model_type"] == "llama" else {}
+    if case.get("sliding_window") is not None:  # as its trainer writes it
+        extra |= {
+            "sliding_window": case["sliding_window"],
+            "use_sliding_window": True,
+            "layer_types": ["sliding_attention"] * case["num_layers"],
+        }
     layer = family(
         hidden_size=case["hidden_size"],
         num_attention_heads=case["num_heads"],
@@ -127,7 +139,10 @@ def build(case: Case) -> Eagle3DraftModel:
             verifier=VerifierConfig(name_or_path=None, architectures=[]),
         ),
     )
-    return Eagle3DraftModel(config).eval()
+    model = Eagle3DraftModel(config).eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(getattr(torch, case.get("dtype", "float32")))
+    return model
 
 
 def run(model: Eagle3DraftModel, inputs: Tensors, steps: int) -> Tensors:
@@ -141,26 +156,51 @@ def run(model: Eagle3DraftModel, inputs: Tensors, steps: int) -> Tensors:
         ),
         model.lm_head.register_forward_hook(lambda _m, _in, out: logits.append(out)),
     ]
-    tokens = inputs["tokens"]
-    model(
-        hidden_states=inputs["aux"],
-        input_ids=tokens,
-        document_ids=torch.zeros_like(tokens),
-        position_ids=inputs["positions"],
-        ttt_steps=steps + 1,
-    )
+    model(**lay_out(inputs, model), ttt_steps=steps + 1)
     for ear in ears:
         ear.remove()
     heard = {f"logits.{k}": logits[k] for k in range(steps)}
     heard |= {f"state.{k}": halves[k + 1] for k in range(steps)}
-    return {"fc": fused[0], **heard}
+    heard["fc"] = fused[0]
+    return unpack(heard, inputs["valid"]) if "valid" in inputs else heard
+
+
+def lay_out(inputs: Tensors, model: Eagle3DraftModel) -> Tensors:
+    """The inputs in one row, texts behind each other as its collator packs them."""
+    given = {
+        "hidden_states": inputs["aux"].to(model.fc.weight.dtype),
+        "input_ids": inputs["tokens"],
+        "position_ids": inputs["positions"],
+    }
+    if "valid" not in inputs:
+        return given | {"document_ids": torch.zeros_like(inputs["tokens"])}
+    texts = [
+        {name: tensor[row, seen] for name, tensor in given.items()}
+        | {"lengths": seen.sum(0, keepdim=True)}
+        for row, seen in enumerate(inputs["valid"])
+    ]
+    room = int(inputs["valid"].sum()) + 3
+    packed = CollateFn(room, model.hidden_size, dtype=model.fc.weight.dtype)(texts)
+    return {name: packed[name] for name in (*given, "document_ids")}
+
+
+def build_with_weights(job: Path, case: Case) -> Eagle3DraftModel:
+    """The draft that a case describes, with its weights."""
+    model = build(case)
+    found = model.load_state_dict(read_weights(job, case), strict=False)
+    require_filled(case, set(found.missing_keys) - VERIFIER_ONLY, set(found.unexpected_keys))
+    return model
+
+
+def only_run(job: Path, case: Case) -> None:
+    """A draft of speculators' making and its outputs."""
+    model = build_with_weights(job, case)
+    write_outputs(job, case, run(model, read_inputs(job, case), case["steps"]))
 
 
 def write(job: Path, case: Case) -> None:
     """A draft of speculators' making, its outputs and its files."""
-    model = build(case)
-    found = model.load_state_dict(read_weights(job, case), strict=False)
-    require_filled(case, set(found.missing_keys) - VERIFIER_ONLY, set(found.unexpected_keys))
+    model = build_with_weights(job, case)
     with recorded(job, case, model, "speculators"):
         said = run(model, read_inputs(job, case), case["steps"])
     write_outputs(job, case, said)
@@ -305,6 +345,13 @@ if __name__ == "__main__":
     sys.exit(
         run_job(
             "Run speculators' draft on a job directory.",
-            {"write": write, "read": read, "convert": convert, "score": score, "train": train},
+            {
+                "write": write,
+                "run": only_run,
+                "read": read,
+                "convert": convert,
+                "score": score,
+                "train": train,
+            },
         )
     )

@@ -65,6 +65,9 @@ PLAIN: dict[str, Any] = {
     "attention": "eager",
     "first_position": 0,
     "columns": COLUMNS,
+    "lengths": None,  # of the texts of a batch; none is one text of all columns
+    "dtype": "float32",
+    "sliding_window": None,
 }
 FAR: dict[str, Any] = {"first_position": 20000, "max_position_embeddings": 32768}
 
@@ -206,15 +209,76 @@ BESIDE: dict[str, dict[str, Any]] = {
     "modelopt": {
         "aux_layer_ids": [1, 3, 5],
         "has_lm_head": True,
-        "dtype": "float32",
         "export_rope_scaling": {},  # its default is refused beside another scaling
     },
 }
 
 
+# The same drafts under other conditions; nobody reads or writes their files.
+PADDED: dict[str, Any] = {"lengths": [COLUMNS, 9, 5]}
+HALF: dict[str, Any] = {"dtype": "bfloat16"}
+WINDOW: dict[str, Any] = {"sliding_window": 5}
+_ROTATIONS: dict[str, dict[str, Any]] = {
+    "default": PLAIN["rope_parameters"],
+    "linear": LINEAR,
+    "llama3": LLAMA3,
+    "yarn": YARN,
+}
+
+
+def _rotated(rotations: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Each rotation at positions 0..64 and at 20000..20064, which are within its reach."""
+    near, far = {"columns": 65}, FAR | {"columns": 65}
+    cases = {}
+    for kind, rotation in rotations.items():
+        wide = rotation | ({"original_max_position_embeddings": 8192} if kind == "yarn" else {})
+        cases[f"near:{kind}"] = near | {"rope_parameters": rotation}
+        cases[f"afar:{kind}"] = far | {"rope_parameters": wide}
+    return cases
+
+
+CONDITIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "speculators": {
+        "padded": PADDED,
+        "padded+two_layers": PADDED | {"num_layers": 2, "norm_output": True},
+        "bfloat16": HALF,
+        "bfloat16+norms": HALF
+        | {"norm_before_residual": True, "norm_before_fc": True, "norm_output": True},
+        "bfloat16+two_layers": HALF | {"num_layers": 2, "fc_norm": True},
+        "bfloat16+far": HALF | FAR,
+        "window": WINDOW,
+    }
+    | _rotated(_ROTATIONS | {"longrope": longrope(12)}),
+    "specforge": {
+        "padded": PADDED,
+        "bfloat16": HALF,
+        "bfloat16+fc_norm": HALF | {"fc_norm": True},
+        "bfloat16+far": HALF | FAR,
+    }
+    | _rotated(_ROTATIONS | {"yarn": FULL_YARN}),
+    "sglang": {
+        "padded": PADDED,
+        "padded+two_layers": PADDED | {"num_layers": 2, "norm_output": True},
+        "bfloat16": HALF,
+        "bfloat16+norms": HALF | {"norm_before_fc": True, "norm_output": True},
+        "bfloat16+two_layers": HALF | {"num_layers": 2, "fc_norm": True},
+        "bfloat16+far": HALF | FAR,
+    }
+    | _rotated(_ROTATIONS),
+    "modelopt": {
+        "padded": PADDED,
+        "padded+two_layers": PADDED | {"num_layers": 2},
+        "bfloat16+two_layers": HALF | {"num_layers": 2},
+        "bfloat16+far": HALF | FAR,
+    }
+    | _rotated(_ROTATIONS),
+}
+
+
 def knobs_of(framework: str, name: str) -> dict[str, Any]:
     """A case's knobs, all of them."""
-    return PLAIN | BESIDE[framework] | DRAFTS[framework][name]
+    cases = DRAFTS[framework] | CONDITIONS[framework]
+    return PLAIN | BESIDE[framework] | cases[name]
 
 
 NEAR, FAR_POSITIONS = list(range(65)), list(range(20000, 20065))

@@ -19,7 +19,8 @@ from tests.witness.cases import (
     ROPES,
     SMALL,
 )
-from tests.witness.frameworks import Run, draw_weights, run_cases, run_script
+from tests.witness.drawing import draw_weights
+from tests.witness.frameworks import Run, run_cases, run_script
 
 
 @pytest.fixture(scope="session")

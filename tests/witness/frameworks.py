@@ -1,8 +1,4 @@
-"""Random drafts for a framework's runner, and our own forward of the same drafts.
-
-Norm weights and biases are always random: at ones and zeros a norm that is applied twice, or a
-swapped pair, is invisible. Weights are scaled so that activations are of order 1, which is what
-the tolerances are meant for.
+"""A framework's runner on random drafts, and our own forward of the same drafts.
 
 The runners of `benchmarks/witness` pair `tokens[t]`, which is x[t+1], with the features of x[t],
 and embed `tokens[t+k]` at step k. `unroll` is given the text itself and makes that shift: x[T] is
@@ -32,7 +28,8 @@ from eagle3_jax.config import AttentionConfig, DraftConfig
 from eagle3_jax.model import Drafter, head_kernel
 from eagle3_jax.ops import project
 from eagle3_jax.rollout import unroll
-from tests.witness.cases import COLUMNS, DRAFTS, STEPS, knobs_of
+from tests.witness.cases import CONDITIONS, DRAFTS, NEAR, STEPS, knobs_of
+from tests.witness.drawing import Tensors, draw_inputs, draw_weights, round_to_bfloat16
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks" / "witness"
 TOLERANCE = 1e-5  # of numbers of order 1
@@ -40,8 +37,6 @@ TOLERANCE = 1e-5  # of numbers of order 1
 # would turn it by 1.
 TOLERANCE_AFAR = 5e-3
 OUTSIDE_THE_TREE = ("embed_tokens.weight", "d2t", "t2d")
-
-Tensors = dict[str, np.ndarray]
 
 only_when_asked = pytest.mark.skipif(
     os.environ.get("EAGLE3_JAX_WITNESSES") != "all",
@@ -54,6 +49,7 @@ class Run(NamedTuple):
 
     Attributes:
         folder: where its files lie; their names begin with the case's.
+        exact: of a draft in bfloat16, what the framework made of the same numbers in float32.
     """
 
     name: str
@@ -62,6 +58,7 @@ class Run(NamedTuple):
     inputs: Tensors
     outputs: Tensors
     folder: Path
+    exact: Tensors | None = None
 
     def file(self, kind: str) -> Path:
         """One of its files or directories: NAME.KIND."""
@@ -69,7 +66,7 @@ class Run(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Our forward: `fc [1,T,D]`, `states [K,1,T,D]`, `logits [K,1,T,W]`."""
+    """Our forward: `fc [B,T,D]`, `states [K,B,T,D]`, `logits [K,B,T,W]`."""
 
     fc: np.ndarray
     states: np.ndarray
@@ -107,24 +104,35 @@ def run_cases(framework: str, folder: Path) -> dict[str, Run]:
         Each case with what the framework said.
     """
     job, given = [], {}
-    for name in DRAFTS[framework]:
+    for name in DRAFTS[framework] | CONDITIONS[framework]:
         knobs = knobs_of(framework, name)
         source = np.random.default_rng(zlib.crc32(name.encode()))
-        weights = draw_weights(knobs, source)
-        first, columns = knobs["first_position"], knobs["columns"]
-        width = knobs["num_aux"] * knobs["target_hidden_size"]
-        inputs: Tensors = {
-            "tokens": source.integers(knobs["vocab_size"], size=(1, columns)),
-            "aux": source.normal(size=(1, columns, width)).astype(np.float32),
-            "positions": np.arange(first, first + columns)[None],
-        }
-        save_file(_ADAPTERS.get(framework, dict)(weights), folder / f"{name}.weights.safetensors")
-        save_file(inputs, folder / f"{name}.inputs.safetensors")
-        job.append(knobs | {"name": name, "mode": "write", "steps": STEPS})
+        weights, inputs = draw_weights(knobs, source), draw_inputs(knobs, source)
+        mode = "write" if name in DRAFTS[framework] else "run"
+        case = knobs | {"name": name, "mode": mode, "steps": STEPS}
+        twins = [case]
+        if knobs["dtype"] == "bfloat16":
+            weights, inputs = round_to_bfloat16(weights), round_to_bfloat16(inputs)
+            twins.append(case | {"name": f"{name}.exact", "mode": "run", "dtype": "float32"})
+        for twin in twins:
+            files = folder / twin["name"]
+            save_file(_ADAPTERS.get(framework, dict)(weights), f"{files}.weights.safetensors")
+            save_file(inputs, f"{files}.inputs.safetensors")
+        job += twins
         given[name] = (knobs, weights, inputs)
     run_script(framework, f"run_{framework}.py", folder, job)
+
+    def heard(name: str) -> Tensors:
+        return load_file(folder / f"{name}.out.safetensors")
+
     return {
-        name: Run(name, *parts, load_file(folder / f"{name}.out.safetensors"), folder)
+        name: Run(
+            name,
+            *parts,
+            heard(name),
+            folder,
+            heard(f"{name}.exact") if parts[0]["dtype"] == "bfloat16" else None,
+        )
         for name, parts in given.items()
     }
 
@@ -140,64 +148,6 @@ def _named_for_sglang(weights: Tensors) -> Tensors:
 
 
 _ADAPTERS: dict[str, Callable[[Tensors], Tensors]] = {"sglang": _named_for_sglang}
-
-
-def draw_weights(knobs: dict[str, Any], source: np.random.Generator) -> Tensors:
-    """Random weights of a draft, under canonical names."""
-    width, ffn = knobs["hidden_size"], knobs["intermediate_size"]
-    target = knobs["target_hidden_size"]
-    queries = knobs["num_heads"] * knobs["head_dim"]
-    keys = knobs["num_kv_heads"] * knobs["head_dim"]
-    weights: dict[str, np.ndarray] = {}
-
-    def matrix(name: str, rows: int, columns: int, gain: float = 1.0) -> None:
-        weights[f"{name}.weight"] = gain * source.normal(size=(rows, columns)) / columns**0.5
-
-    def vector(name: str, size: int) -> None:
-        weights[f"{name}.weight"] = 1 + 0.3 * source.normal(size=size)
-
-    def bias(name: str, size: int) -> None:
-        weights[f"{name}.bias"] = 0.3 * source.normal(size=size)
-
-    matrix("fc", width, knobs["num_aux"] * target)
-    if knobs["fc_bias"]:
-        bias("fc", width)
-    if knobs["norm_before_fc"]:
-        vector("input_norm", knobs["num_aux"] * target)
-    if knobs["fc_norm"]:
-        for a in range(knobs["num_aux"]):
-            vector(f"fc_norm.{a}", target)
-    for i in range(knobs["num_layers"]):
-        at, read = f"layers.{i}", 2 * width if i == 0 else width
-        matrix(f"{at}.self_attn.q_proj", queries, read, gain=2.0)  # attention that is not flat
-        matrix(f"{at}.self_attn.k_proj", keys, read)
-        matrix(f"{at}.self_attn.v_proj", keys, read)
-        matrix(f"{at}.self_attn.o_proj", width, queries)
-        matrix(f"{at}.mlp.gate_proj", ffn, width)
-        matrix(f"{at}.mlp.up_proj", ffn, width)
-        matrix(f"{at}.mlp.down_proj", width, ffn)
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            vector(f"{at}.{norm}", width)
-        if i == 0:
-            vector(f"{at}.hidden_norm", width)
-        if knobs["model_type"] == "qwen3":
-            vector(f"{at}.self_attn.q_norm", knobs["head_dim"])
-            vector(f"{at}.self_attn.k_norm", knobs["head_dim"])
-        if knobs["attention_bias"]:
-            for part, size in (("q", queries), ("k", keys), ("v", keys), ("o", width)):
-                bias(f"{at}.self_attn.{part}_proj", size)
-        if knobs["mlp_bias"]:
-            for part, size in (("gate", ffn), ("up", ffn), ("down", width)):
-                bias(f"{at}.mlp.{part}_proj", size)
-    vector("norm", width)
-    matrix("lm_head", knobs["draft_vocab_size"], width)
-    weights["embed_tokens.weight"] = source.normal(size=(knobs["vocab_size"], width))
-    drawn: Tensors = {name: value.astype(np.float32) for name, value in weights.items()}
-    if knobs["draft_vocab_size"] < knobs["vocab_size"]:
-        used = np.sort(source.choice(knobs["vocab_size"], knobs["draft_vocab_size"], replace=False))
-        drawn["d2t"] = used - np.arange(used.size)
-        drawn["t2d"] = np.isin(np.arange(knobs["vocab_size"]), used)
-    return drawn
 
 
 def describe(run: Run, **changes: Any) -> DraftConfig:
@@ -221,6 +171,7 @@ def describe(run: Run, **changes: Any) -> DraftConfig:
             bias=knobs["attention_bias"],
             output_bias=knobs["attention_bias"],
             qk_norm=knobs["model_type"] == "qwen3",
+            sliding_window=knobs["sliding_window"],
         ),
         "rope": read_rope(knobs, run.name),
         "num_aux": knobs["num_aux"],
@@ -241,39 +192,51 @@ def describe_specforge(run: Run) -> DraftConfig:
     return describe(run, norm_output=False, final_norm=run.knobs["norm_output"] is not False)
 
 
-def forward(run: Run, config: DraftConfig) -> Steps:
+def forward(run: Run, config: DraftConfig, dtype: str = "float32") -> Steps:
     """Our forward of a run's draft, as it was drawn, on its inputs; computed once."""
-    key = (run.folder, run.name, config)
+    key = (run.folder, run.name, config, dtype)
     if key not in _forwards:
-        outside = OUTSIDE_THE_TREE if config.final_norm else (*OUTSIDE_THE_TREE, "norm.weight")
-        own = {name: tensor for name, tensor in run.weights.items() if name not in outside}
-        table = run.weights["embed_tokens.weight"]
-        _forwards[key] = take_steps(config, to_tree(own), table, run.inputs)
+        _forwards[key] = compute(run, config, dtype)
     return _forwards[key]
 
 
-_forwards: dict[tuple[Path, str, DraftConfig], Steps] = {}
+_forwards: dict[tuple[Path, str, DraftConfig, str], Steps] = {}
+
+
+def compute(run: Run, config: DraftConfig, dtype: str = "float32") -> Steps:
+    """The same, computed anew."""
+    outside = OUTSIDE_THE_TREE if config.final_norm else (*OUTSIDE_THE_TREE, "norm.weight")
+    own = {name: tensor for name, tensor in run.weights.items() if name not in outside}
+    table = run.weights["embed_tokens.weight"]
+    return take_steps(config, to_tree(own), table, run.inputs, dtype)
 
 
 def take_steps(
-    config: DraftConfig, tree: dict[str, Any], table: np.ndarray, inputs: Tensors
+    config: DraftConfig,
+    tree: dict[str, Any],
+    table: np.ndarray,
+    inputs: Tensors,
+    dtype: str = "float32",
 ) -> Steps:
-    """Our forward of any draft, in float32.
+    """Our forward of any draft.
 
-    Operation by operation where the text has the usual length, so that drafts of the same shapes
-    share what is compiled; else as one.
+    Operation by operation where the text is short, so that drafts of the same shapes share what is
+    compiled; else as one.
     """
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
     tokens = inputs["tokens"]
     text = np.concatenate([np.zeros_like(tokens[:, :1]), tokens[:, :-1]], axis=1)  # x[0] is unread
+    valid = inputs.get("valid")
     given = (
         params,
-        jnp.asarray(inputs["aux"]),
-        jnp.asarray(table, jnp.float32)[text],
+        jnp.asarray(inputs["aux"], dtype),
+        jnp.asarray(table, dtype)[text],
         jnp.asarray(inputs["positions"]),
+        None if valid is None else jnp.asarray(valid),
     )
-    with jax.disable_jit(tokens.shape[1] == COLUMNS):
-        return Steps(*map(np.asarray, _take_steps(config, *given)))
+    with jax.disable_jit(tokens.shape[1] <= len(NEAR)):
+        parts = _take_steps(config, *given)
+    return Steps(*(np.asarray(part, np.float32) for part in parts))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -283,6 +246,7 @@ def _take_steps(
     aux: jax.Array,
     embeddings: jax.Array,
     positions: jax.Array,
+    valid: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     kernel = head_kernel(config, params)
     fused: Any = Drafter(config).apply({"params": params}, aux, method="fuse")
@@ -292,6 +256,7 @@ def _take_steps(
         aux,
         embeddings,
         positions=positions,
+        valid=valid,
         steps=STEPS,
         read=lambda _, step: (step.state, project(step.head_input, kernel)),
     )
@@ -300,20 +265,30 @@ def _take_steps(
 
 def largest_difference(run: Run, ours: Steps) -> float:
     """Between our fused features, states and logits of all steps and the framework's."""
-    return differ(ours, run.outputs)
+    return differ(ours, run.outputs, run.inputs.get("valid"))
 
 
-def differ(ours: Steps, theirs: Tensors) -> float:
+def differ(ours: Steps, theirs: Tensors, valid: np.ndarray | None = None) -> float:
     """The same of anybody's outputs.
 
     Only where there is text; relative to 1 + the size of the framework's number.
     """
-    pairs = [(ours.fc, theirs["fc"])]
-    for k in range(STEPS):
-        whole = ours.fc.shape[1] - 1 - k
-        for name, tensor in (("state", ours.states[k]), ("logits", ours.logits[k])):
-            pairs.append((tensor[:, :whole], theirs[f"{name}.{k}"][:, :whole]))
+    pairs = pair(ours, theirs, valid)
     return max(float(np.max(np.abs(a - b) / (1 + np.abs(b)))) for a, b in pairs)
+
+
+def pair(
+    ours: Steps, theirs: Tensors, valid: np.ndarray | None = None
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Our numbers and theirs, `[n,width]`, of the columns that have a text to read."""
+    seen = np.ones(ours.fc.shape[:2], bool) if valid is None else valid
+    pairs = [(ours.fc[seen], theirs["fc"][seen])]
+    lengths = seen.sum(axis=1, keepdims=True)
+    for k in range(STEPS):
+        whole = np.arange(seen.shape[1]) < lengths - 1 - k
+        for name, tensor in (("state", ours.states[k]), ("logits", ours.logits[k])):
+            pairs.append((tensor[whole], theirs[f"{name}.{k}"][whole]))
+    return pairs
 
 
 def tolerance(run: Run) -> float:

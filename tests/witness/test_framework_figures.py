@@ -25,12 +25,12 @@ from eagle3_jax.rollout import unroll
 from eagle3_jax.structs import Document
 from eagle3_jax.vocab import VocabMap
 from tests.witness.cases import knobs_of
+from tests.witness.drawing import draw_weights
 from tests.witness.frameworks import (
     OUTSIDE_THE_TREE,
     Run,
     describe,
     describe_specforge,
-    draw_weights,
     run_script,
 )
 

@@ -26,10 +26,10 @@ from eagle3_jax.config import DraftConfig, YarnScaling
 from eagle3_jax.errors import InputError
 from tests.samples import write_target
 from tests.witness.cases import MODELOPT, SGLANG, SPECFORGE, SPECULATORS, STEPS
+from tests.witness.drawing import Tensors
 from tests.witness.frameworks import (
     Run,
     Steps,
-    Tensors,
     describe,
     describe_specforge,
     differ,

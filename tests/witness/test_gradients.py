@@ -22,13 +22,12 @@ from eagle3_jax.ops import rms_norm
 from eagle3_jax.structs import Document, Features
 from eagle3_jax.train import Teacher, ttt_loss
 from tests.witness.cases import knobs_of
+from tests.witness.drawing import Tensors, draw_weights
 from tests.witness.frameworks import (
     OUTSIDE_THE_TREE,
     Run,
-    Tensors,
     describe,
     describe_specforge,
-    draw_weights,
     only_when_asked,
     run_script,
 )

@@ -19,6 +19,7 @@ from eagle3_jax.rollout import Own
 from eagle3_jax.stages import ONCE, Step, Trace, stage_names
 from eagle3_jax.trace import Traced, trace
 from tests.witness.cases import COLUMNS, PLAIN, SGLANG, SPECFORGE, SPECULATORS, STEPS
+from tests.witness.drawing import draw_weights
 from tests.witness.frameworks import (
     OUTSIDE_THE_TREE,
     TOLERANCE,
@@ -26,7 +27,6 @@ from tests.witness.frameworks import (
     Run,
     describe,
     describe_specforge,
-    draw_weights,
     only_when_asked,
     run_script,
 )
