@@ -30,7 +30,7 @@ _LONGEST = 2048  # tokens of a text by default, where the target has that many p
 
 @dataclass(frozen=True, kw_only=True)
 class Capture(Options):
-    """Run a target over texts, or let it answer prompts, and store its states as shards."""
+    """Run a target over texts or prompts, and store its states."""
 
     example: ClassVar[str] = (
         "eagle3-jax capture --target llama/ --text chats.jsonl --output shards/\n"

@@ -29,7 +29,7 @@ _LISTED = 12  # positions in one line
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Options):
-    """Tell at which stage two traces of a draft part first; exit code 1 where they do."""
+    """Tell at which stage two traces part first; exit code 1 then."""
 
     example: ClassVar[str] = "eagle3-jax compare ours.safetensors theirs.pt"
 

@@ -7,9 +7,10 @@ as their code in this process.
 import os
 import stat
 import sys
-from pathlib import Path
 
 import jax
+
+from eagle3_jax.cli.manners import cache_directory
 
 
 def keep_compiled() -> None:
@@ -21,7 +22,7 @@ def keep_compiled() -> None:
     already = jax.config.values
     if not already["jax_enable_compilation_cache"] or already["jax_compilation_cache_dir"]:
         return
-    home = Path(os.environ.get("EAGLE3_JAX_CACHE") or "~/.cache/eagle3-jax").expanduser()
+    home = cache_directory()
     directory = home / "compiled"
     try:
         for made in (home, directory):

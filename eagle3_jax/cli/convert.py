@@ -6,16 +6,17 @@ from typing import Annotated, Any, ClassVar
 
 from tyro.conf import Positional, arg
 
-from eagle3_jax.cli.drafts import NATIVE, NATIVE_CONFIG, ReadingOptions
+from eagle3_jax.cli.drafts import ReadingOptions
 from eagle3_jax.cli.manners import FINE, near, people_console, require_destination, write_result
 from eagle3_jax.errors import InputError
+from eagle3_jax.native import CONFIG as NATIVE_CONFIG
 
 _LONGEST = 2048  # what transformers' LlamaConfig takes where a config says nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Convert(ReadingOptions):
-    """Write a draft of one framework for another; nothing is lost unless you name it."""
+    """Write a draft for another framework; lose only what you name."""
 
     example: ClassVar[str] = "eagle3-jax convert specforge-draft/ vllm-draft/ --to vllm"
 
@@ -33,16 +34,18 @@ class Convert(ReadingOptions):
         require_destination(self.json)
         from converters.conversion import fit
         from converters.dialects import dialect_of
+        from converters.dialects.native import NATIVE
+        from converters.drafts import open_draft
         from converters.writing import fates, write_draft, written_bytes
         from eagle3_jax.cli.conversion_tables import print_conversion
-        from eagle3_jax.cli.drafts import open_any, write_native
+        from eagle3_jax.cli.drafts import write_native
         from eagle3_jax.cli.progress import progress
 
         source, destination = near(self.source), near(self.destination)
         self._require_room(source, destination)
         reader = dialect_of(self.to)
         target = self.open_target()
-        draft = open_any(source, self.reading(target))
+        draft = open_draft(source, self.reading(target))
         longest = draft.max_positions
         notes: tuple[str, ...] = ()
         if longest is None and target is not None:
@@ -58,7 +61,7 @@ class Convert(ReadingOptions):
             allowed=self.allow,
             target=target,
         )
-        if self.to == NATIVE:
+        if self.to == NATIVE.name:
             write_native(destination, fitted, overwrite=self.overwrite)
         else:
             total = written_bytes(fitted)

@@ -25,7 +25,7 @@ _CLEARLY_BETTER = 1.25
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Options):
-    """Evaluate the shipped draft, then read the same states the wrong way, side by side."""
+    """Evaluate the shipped draft, and the same states read wrongly."""
 
     example: ClassVar[str] = "eagle3-jax demo --json demo.json --picture demo.png"
 
@@ -52,17 +52,18 @@ class Demo(Options):
                     "demo's draft, shards and card ship with eagle3-jax"
                 )
 
+        from converters.feeding import Capture, choose_capture
         from converters.files import read_json
         from eagle3_jax.cli.compiled import keep_compiled
         from eagle3_jax.cli.inputs import listed, load
-        from eagle3_jax.cli.scoring import Capture, as_json, capture_of, score
+        from eagle3_jax.cli.scoring import as_json, score
         from eagle3_jax.cli.tables import described, print_comparison, read
         from eagle3_jax.report import draw_readings, save_picture
 
         keep_compiled()
         card = read_json(directory / "card.json")
         inputs = load(near(directory / "draft"), [near(directory / "shards")])
-        wired = capture_of(inputs)
+        wired = choose_capture(inputs.draft, inputs.shards)
         stored = inputs.shards.info.boundaries
         if stored is None or wired.boundaries is None:
             raise InputError(f"{near(directory)}: says no boundaries, expected them in the package")
@@ -89,7 +90,7 @@ class Demo(Options):
             "wrong": described(inputs, shifted),
             "embeddings": inputs.embeddings,
             "documents": read(inputs, right),
-            "picture": str(self.picture),
+            "picture": str(near(self.picture)),
         }
         console = people_console(self)
         print_comparison(console, right, wrong, lines, inputs.draft.notes)
@@ -100,7 +101,7 @@ class Demo(Options):
             "right": as_json(inputs, right),
             "wrong": as_json(inputs, wrong),
             "clearly_better": clear,
-            "picture": str(self.picture),
+            "picture": str(near(self.picture)),
             "card": card,
         }
         write_result(self.json, result)

@@ -14,7 +14,7 @@ from eagle3_jax.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(ShardOptions):
-    """Count how often a draft is right on stored target states, step by step."""
+    """Count how often a draft is right on stored target states."""
 
     example: ClassVar[str] = "eagle3-jax eval --draft my-draft/ --shards shards/ --json result.json"
 
@@ -52,10 +52,11 @@ class Eval(ShardOptions):
         costs = costs_of(self.draft_ms, self.verify_ms, self.baseline_ms)
         target = self.open_target()
 
+        from converters.feeding import choose_capture
         from eagle3_jax.cli.compiled import keep_compiled
         from eagle3_jax.cli.conventions import reckon, require_teacher
         from eagle3_jax.cli.inputs import load
-        from eagle3_jax.cli.scoring import as_json, capture_of, score
+        from eagle3_jax.cli.scoring import as_json, score
         from eagle3_jax.cli.tables import print_groups, print_reckoning, print_score, print_speeds
 
         keep_compiled()
@@ -70,7 +71,7 @@ class Eval(ShardOptions):
         )
         if self.as_ is not None:
             require_teacher(self.as_, inputs)
-        capture = capture_of(inputs, slots)
+        capture = choose_capture(inputs.draft, inputs.shards, slots)
         result = score(
             inputs,
             capture,

@@ -13,13 +13,13 @@ from eagle3_jax.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect(ReadingOptions):
-    """Tell what a draft is: whose, its knobs with their sources, its capture, its vocabulary."""
+    """Tell what a draft is: whose, its knobs, capture, vocabulary."""
 
     example: ClassVar[str] = "eagle3-jax inspect my-draft/ --target-layers 32"
 
     path: Positional[Annotated[Path, arg(metavar="PATH")]]
     """The draft: a directory with config.json and weights of any framework."""
-    other: Positional[Annotated[Path | None, arg(metavar="PATH2", help_behavior_hint="")]] = None
+    other: Positional[Annotated[Path | None, arg(metavar="[PATH2]", help_behavior_hint="")]] = None
     """Another draft: only what tells the two apart is shown."""
 
     target_class: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
@@ -38,14 +38,14 @@ class Inspect(ReadingOptions):
                 "--target-class asks how engines would read one draft, expected no second one"
             )
         from converters.description import differences
+        from converters.drafts import open_draft
         from eagle3_jax.cli.conversion_tables import as_json, print_differences, print_draft
-        from eagle3_jax.cli.drafts import open_any
 
         target = self.open_target()
         reading = self.reading(target)
         console = people_console(self)
         path = near(self.path)
-        draft = open_any(path, reading)
+        draft = open_draft(path, reading)
         if self.other is None:
             try:
                 told = as_json(draft, path, reading.target_layers)
@@ -64,7 +64,7 @@ class Inspect(ReadingOptions):
             write_result(self.json, told)
             return FINE
         other = near(self.other)
-        rows = differences(draft, open_any(other, reading))
+        rows = differences(draft, open_draft(other, reading))
         print_differences(console, path, other, rows)
         result: dict[str, Any] = {
             "paths": [str(path), str(other)],

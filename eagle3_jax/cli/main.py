@@ -5,11 +5,13 @@ that `--help` answers at once.
 """
 
 import contextlib
+import difflib
 import io
 import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import tyro
 
@@ -18,11 +20,14 @@ from eagle3_jax.cli.compare import Compare
 from eagle3_jax.cli.convert import Convert
 from eagle3_jax.cli.demo import Demo
 from eagle3_jax.cli.diagnose import Diagnose
+from eagle3_jax.cli.doctor import PROGRAM, Doctor, own_version
 from eagle3_jax.cli.eval import Eval
 from eagle3_jax.cli.inspect import Inspect
-from eagle3_jax.cli.manners import BAD_INPUT, FINE, GLOBAL_FLAGS, complain, obey
+from eagle3_jax.cli.manners import FINE, GLOBAL_FLAGS, obey
 from eagle3_jax.cli.trace import Trace
+from eagle3_jax.errors import InputError
 
+Command = Demo | Eval | Diagnose | Convert | Inspect | Capture | Trace | Compare | Doctor
 _EXAMPLES = {
     "demo": Demo.example,
     "eval": Eval.example,
@@ -32,8 +37,14 @@ _EXAMPLES = {
     "capture": Capture.example,
     "trace": Trace.example,
     "compare": Compare.example,
+    "doctor": Doctor.example,
 }
 _DESCRIPTION = "An exact, readable EAGLE-3 draft model in JAX: what a draft is worth, and why."
+_SHELLS = ("bash", "zsh", "fish")
+_BESIDES = (
+    "\n\n--version tells which version this is; --completion bash (zsh, fish) prints a script by\n"
+    "which that shell completes commands and options."
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -46,30 +57,73 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 fine, 1 the check itself says no, 2 bad input, 130 interrupted.
     """
-    arguments = _flags_last(list(sys.argv[1:] if argv is None else argv))
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return obey(partial(_run, arguments), debug="--debug" in arguments)
+
+
+def _run(arguments: list[str]) -> int:
+    command = parse(arguments)
+    return FINE if command is None else command.run()
+
+
+def parse(arguments: list[str]) -> Command | None:
+    """Read arguments; print what is asked for instead of a command: help, version, completion.
+
+    Args:
+        arguments: those after the program's name.
+
+    Returns:
+        The command with its options, or nothing after what was printed.
+
+    Raises:
+        InputError: when they are no command of this program.
+    """
+    arguments = _flags_last(arguments)
+    if arguments == ["--version"]:
+        print(PROGRAM, own_version())
+        return None
+    if arguments[:1] == ["--completion"]:
+        arguments = _completion(arguments[1:])
+    _require_command(arguments)
     refused = io.StringIO()
     # tyro colours its help on every terminal; this switch is its own way to turn that off.
     tyro._experimental_options["ansi_codes"] = not os.environ.get("NO_COLOR")
     try:
         with contextlib.redirect_stderr(refused):
-            command = tyro.cli(
-                Demo | Eval | Diagnose | Convert | Inspect | Capture | Trace | Compare,
-                prog="eagle3-jax",
+            return tyro.cli(
+                Command,
+                prog=PROGRAM,
                 description=None if _named(arguments) else _DESCRIPTION,
                 args=arguments,
                 config=(tyro.conf.FlagCreatePairsOff,),
             )
     except SystemExit as leaving:
         if leaving.code:
-            complain(one_line(refused.getvalue()))
-            return BAD_INPUT
+            raise InputError(one_line(refused.getvalue())) from None
+    if {"-h", "--help"} & set(arguments):
+        named = _named(arguments)
+        print(f"\nexample:\n  {_EXAMPLES[named or 'demo']}{'' if named else _BESIDES}")
+    return None
 
-        def show_example() -> int:
-            print(f"\nexample:\n  {_EXAMPLES[_named(arguments) or 'demo']}")
-            return FINE
 
-        return obey(show_example, debug=False)  # whose reader may have gone, too
-    return obey(command.run, debug=command.debug)
+def _completion(shells: list[str]) -> list[str]:
+    """The arguments at which tyro prints the script for a shell."""
+    if len(shells) != 1 or shells[0] not in _SHELLS:
+        raise InputError(
+            f"--completion is {' '.join(shells)!r}, expected one of {', '.join(_SHELLS)}"
+        )
+    return ["--tyro-write-completion", *shells, "-"]
+
+
+def _require_command(arguments: list[str]) -> None:
+    """Refuse a first word that names no command, with the one that it resembles."""
+    for word in arguments[:1]:
+        if not word.startswith("-") and word not in _EXAMPLES:
+            near = difflib.get_close_matches(word, _EXAMPLES, n=1)
+            raise InputError(
+                f"{word}: no such command, expected one of {', '.join(_EXAMPLES)}"
+                f"{f'; perhaps you meant {near[0]}' if near else ''}"
+            )
 
 
 def one_line(box: str) -> str:

@@ -78,11 +78,22 @@ def near(path: Path) -> Path:
     return path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path
 
 
+def cache_directory() -> Path:
+    """Where slow things are kept: `$EAGLE3_JAX_CACHE`, or `~/.cache/eagle3-jax`."""
+    return Path(os.environ.get("EAGLE3_JAX_CACHE") or "~/.cache/eagle3-jax").expanduser()
+
+
 def people_console(options: Options) -> Console:
     """Where tables go: stdout, or stderr when stdout carries JSON; nowhere with `--quiet`."""
     from rich.console import Console
 
-    return Console(stderr=_to_stdout(options.json), quiet=options.quiet, highlight=False)
+    return Console(
+        stderr=_to_stdout(options.json),
+        quiet=options.quiet,
+        highlight=False,
+        # Under NO_COLOR rich itself leaves bold and dim, which are escape codes, too.
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+    )
 
 
 def require_destination(path: Path | None) -> None:

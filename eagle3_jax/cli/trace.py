@@ -13,7 +13,7 @@ from eagle3_jax.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Trace(ShardOptions):
-    """Write down what each part of a draft says at every step, to compare with another's."""
+    """Write down what each part of a draft says at every step."""
 
     example: ClassVar[str] = (
         "eagle3-jax trace --draft my-draft/ --shards shards/ --out ours.safetensors"
@@ -49,11 +49,11 @@ class Trace(ShardOptions):
         slots = self.chosen_slots()
         target = self.open_target()
 
+        from converters.feeding import choose_capture
         from converters.traces import write_trace
         from eagle3_jax.cli.compiled import keep_compiled
         from eagle3_jax.cli.inputs import load
         from eagle3_jax.cli.lines import print_lines
-        from eagle3_jax.cli.scoring import capture_of
         from eagle3_jax.cli.tracing import trace_documents
         from eagle3_jax.stages import layers_of, stage_names
 
@@ -68,7 +68,7 @@ class Trace(ShardOptions):
         )
         found = trace_documents(
             inputs,
-            capture_of(inputs, slots),
+            choose_capture(inputs.draft, inputs.shards, slots),
             steps=self.steps,
             documents=self.documents,
             columns=self.columns,
