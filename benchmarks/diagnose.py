@@ -6,7 +6,8 @@
 The drafts: the shipped one with its shards, and small ones with other knobs, trained once and kept
 in the cache. A fault counts as
 
-    named       the verdict's reading, undone, is how the draft was trained
+    named       the verdict's reading, undone, is how the draft was trained, or says the very same
+                token at every column and step
     tie         it is among the readings that the verdict declares equal, or one of the choices
                 that it declares undecided, and its score is the winner's within the margin
     missed      anything else
@@ -207,8 +208,11 @@ def cases_of(name: str) -> list[Planned]:
     if name != "shipped" and recipe.wiring:
         # Wired as no config says: it has faults before one is planted, and is never healthy.
         alone = Planned("as trained", "alone", lambda: subject)
+        # A claim is then right in part even where a fault beside it can not be undone.
         more = [
-            one._replace(family="as trained", name=f"{one.family}: {one.name}") for one in found
+            one._replace(family="as trained", name=f"{one.family}: {one.name}")
+            for one in found
+            if one.known
         ]
         return [alone, *more]
     return [*found, *healthy_of(subject, draft, fresh, seeds)]

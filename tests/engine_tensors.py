@@ -160,8 +160,7 @@ TRAPS = [
         "an architecture that no server knows",
         {
             "sglang vllm tensorrt-llm tpu-inference sglang-jax llama.cpp": {
-                "refused": "architectures name LlamaEagle3DraftModel, which leads to no draft of "
-                "its"
+                "refused": "architectures name LlamaEagle3DraftModel, under which it has no draft"
             },
             "safeailab": {"refused": None},
         },
@@ -172,7 +171,7 @@ TRAPS = [
         "EAGLE's architecture",
         {
             "sglang": {
-                "refused": "architectures name LlamaForCausalLM, which leads to no draft of its"
+                "refused": "architectures name LlamaForCausalLM, under which it has no draft"
             },
             "safeailab vllm tensorrt-llm tpu-inference sglang-jax llama.cpp": {"refused": None},
         },

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle3_jax.diagnose.cases import Case, Scores, Setting, score
+from eagle3_jax.diagnose.cases import Case, Scores, Setting, said_ids, score
 from eagle3_jax.diagnose.readings import (
     Known,
     Option,
@@ -156,6 +156,30 @@ def test_a_lost_vocabulary_is_learned_from_the_text():
     shuffled = np.random.default_rng(3).permutation(VOCAB)[: len(IDS)]
     verdict = judge(search_from(with_ids(shuffled)), chance=CHANCE)
     assert told_reading(verdict.reading) == "vocabulary: another d2t, learned from the text"
+    assert verdict.difference > 0.1
+
+
+def test_no_pairs_are_tried_where_the_vocabulary_alone_explains_it():
+    shuffled = np.random.default_rng(3).permutation(VOCAB)[: len(IDS)]
+    singles = search_from(right()).compared
+    assert search_from(with_ids(shuffled)).compared < 4 * singles
+
+
+@pytest.mark.parametrize(("by", "pairing"), [(0, 1), (1, 0), (2, -1)])
+def test_a_pairing_that_may_see_the_due_token_is_credited_as_the_step_after_it(by, pairing):
+    """These texts were made so that step 0 is mostly right, and step 1 by chance alone."""
+    steps = Setting(DRAFT.config, ropes_of(DRAFT.config, Known()), 2)
+    case = right()._replace(pairing=jnp.int32(pairing))
+    (features,) = sample(moved(by)[:1], table=TABLE).second
+    ids, answer = np.asarray(features.ids[0]), np.asarray(features.answer[0])
+    counted = np.flatnonzero(answer[2:])
+    due = np.pad(ids, (0, 1))[[counted + 2, counted + 3]]
+    hits = np.cumprod(said_ids(steps, case, features) == due, axis=0)
+    first = hits[0].mean()
+    both = (hits[1] * np.pad(answer, (0, 1))[counted + 3]).sum() / answer[3:].sum()
+    later = both / first
+    assert first > 0.5 > 2 * later
+    assert score(steps, case, [features]).first() == pytest.approx(first if by == 0 else later)
 
 
 def test_noise_is_no_draft_of_these_texts():

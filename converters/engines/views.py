@@ -76,7 +76,7 @@ def view_config(directory: Path, engine: Engine) -> View:
             refused.append(f"config keeps its decoder layer in {LAYER}, which it does not read")
     kind = _kind(architecture, values, engine)
     if kind is None:
-        refused.append(f"architectures name {_named(raw)}, which leads to no draft of its")
+        refused.append(f"architectures name {_named(raw)}, under which it has no draft")
     return View(
         values,
         read_object(values, NESTED, str(path)),

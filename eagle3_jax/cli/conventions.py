@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from converters.feeding import Capture
 from eagle3_jax.batches import batches
 from eagle3_jax.cli.documents import Tally, good_documents
 from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.progress import progress
-from eagle3_jax.cli.scoring import Capture, batch_columns
 from eagle3_jax.conventions import CONVENTIONS, measure
 from eagle3_jax.errors import InputError
+from eagle3_jax.evaluate import batch_columns
 from eagle3_jax.structs import Features
 
 

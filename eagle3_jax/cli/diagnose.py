@@ -23,7 +23,7 @@ HEALTHY = "wired as configured"
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnose(ShardOptions):
-    """Find out what stored states are, how a draft was wired in training, and who reads it so."""
+    """Find out how a draft was wired, and which engine reads it so."""
 
     example: ClassVar[str] = (
         "eagle3-jax diagnose --draft my-draft/ --shards shards/ --target target/ --report report/"

@@ -7,18 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from converters.drafts import OpenDraft
+from converters.drafts import OpenDraft, open_draft
 from converters.engines import Served
+from converters.feeding import Capture, choose_capture
 from converters.targets import OpenTarget, load_target
 from eagle3_jax.cli.diagnosis_json import correction_json, readings_json, verdict_json
 from eagle3_jax.cli.documents import good_documents, tally_of
-from eagle3_jax.cli.drafts import open_any
 from eagle3_jax.cli.engine_scores import score_engine
 from eagle3_jax.cli.engines import ASSUMED, native, served_by_all
 from eagle3_jax.cli.inputs import Inputs
-from eagle3_jax.cli.scoring import Capture, capture_of
-from eagle3_jax.cli.searching import Wanted, search_readings
+from eagle3_jax.cli.searching import Wanted, search_shards
 from eagle3_jax.cli.serving_dumps import compare_dumps
+from eagle3_jax.diagnose.draft import name_places
 from eagle3_jax.diagnose.findings import as_json
 from eagle3_jax.diagnose.readings import Option
 from eagle3_jax.diagnose.sampling import chance
@@ -49,16 +49,21 @@ def diagnose(inputs: Inputs, wanted: Wanted, *, quiet: bool) -> dict[str, Any]:
     capture, doubt = _capture(inputs, wanted)
     guessed = bool(doubt)
     slots = _examine(inputs, documents, wanted)
-    names = _places(inputs, documents)
-    draft = open_any(inputs.draft_path, wanted.reading)
+    info, stored = inputs.shards.info, documents[0].states.shape[1]
+    names = name_places(
+        inputs.draft.config,
+        stored,
+        info.boundaries or (),
+        post_norm=info.last_state == "post_norm",
+    )
+    draft = open_draft(inputs.draft_path, wanted.reading)
     served = _served(inputs, draft, wanted)
     products = jax.default_matmul_precision("highest")
-    stored = documents[0].states.shape[1]
     if stored < max(inputs.draft.config.num_aux, 1):
         tried, verdict = None, _too_few(inputs, stored)
     else:
         with products:
-            tried = search_readings(inputs, wanted, documents, capture, names, served, quiet=quiet)
+            tried = search_shards(inputs, wanted, documents, capture, names, served, quiet=quiet)
             verdict = judge(
                 tried.found,
                 chance=chance(documents),
@@ -120,7 +125,7 @@ def _documents(inputs: Inputs) -> tuple[list[Document], list[str]]:
 def _capture(inputs: Inputs, wanted: Wanted) -> tuple[Capture, tuple[str, ...]]:
     """The states that the config names; the first ones, and a note, where that cannot be."""
     try:
-        return capture_of(inputs, wanted.slots), ()
+        return choose_capture(inputs.draft, inputs.shards, wanted.slots), ()
     except InputError as error:
         if wanted.slots is not None:
             raise
@@ -129,21 +134,6 @@ def _capture(inputs: Inputs, wanted: Wanted) -> tuple[Capture, tuple[str, ...]]:
         stored = inputs.shards.info.residual
         named = None if stored is None or len(stored) < count else tuple(stored[:count])
         return Capture(first, named, "nobody: the first stored ones"), (f"capture: {error}",)
-
-
-def _places(inputs: Inputs, documents: list[Document]) -> tuple[str, ...]:
-    """What to call each stored state; the embedding last, where it is as wide."""
-    stored = inputs.shards.info.boundaries
-    count = documents[0].states.shape[1]
-    last = " (final norm applied)" if inputs.shards.info.last_state == "post_norm" else ""
-    names = [
-        f"slot {slot}" + ("" if stored is None else f" = boundary {stored[slot]}")
-        for slot in range(count)
-    ]
-    names[-1] += last
-    config = inputs.draft.config
-    embedding = ("the embedding",) if config.hidden_size == config.target_hidden_size else ()
-    return (*names, *embedding)
 
 
 def _examine(inputs: Inputs, documents: list[Document], wanted: Wanted) -> Slots:

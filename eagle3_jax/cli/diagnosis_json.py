@@ -31,8 +31,8 @@ def _options(reading: Reading) -> list[dict[str, str]]:
 
 
 def correction_json(inputs: Inputs, draft: OpenDraft, verdict: Verdict) -> dict[str, Any] | None:
-    """What to change where, for a reading that is not the configured one."""
-    if not verdict.reading or verdict.ties or verdict.kind == "cannot tell":
+    """What to change where, for a reading that is not the configured one; of ties the first."""
+    if not verdict.reading or verdict.kind == "cannot tell":
         return None
     knobs: dict[str, Any] = {}
     boundaries, elsewhere = draft.boundaries, []

@@ -21,7 +21,7 @@ def print_diagnosis(console: Console, found: dict[str, Any]) -> None:
         told = "; ".join(f"{part['axis']}: {part['choice']}" for part in tie)
         console.print(f"  as good: {told}", soft_wrap=True, markup=False)
     if found["correction"] is not None:
-        _print_correction(console, found["correction"])
+        _print_correction(console, found["correction"], tied=bool(verdict["ties"]))
     _print_findings(console, "stored states", found["slots"]["findings"])
     for dump in found["serving"]:
         _print_findings(console, f"served states, document {dump['document']}", dump["findings"])
@@ -35,15 +35,24 @@ def print_diagnosis(console: Console, found: dict[str, Any]) -> None:
         "configured capture": f"{told}, by {configured['source']}",
         "documents": f"{found['documents']} from {len(found['shards'])} files, {found['layout']}",
     }
-    undecided = [f"{axis} ({', '.join(c)})" for axis, c in verdict["undecided"].items()]
-    if undecided:
-        lines["makes no difference here"] = "; ".join(undecided)
     bad = [f"left out: {told}" for told in found["bad"]]
     console.print()
     print_lines(console, lines, (*found["notes"], *bad))
+    if verdict["undecided"]:
+        console.print("\nmakes no difference on these texts, and may be either way")
+        width = max(map(len, verdict["undecided"]))
+        for axis, choices in verdict["undecided"].items():
+            console.print(f"  {axis:<{width}}  {'; '.join(choices)}", soft_wrap=True, markup=False)
 
 
-def _print_correction(console: Console, correction: dict[str, Any]) -> None:
+def _print_correction(console: Console, correction: dict[str, Any], *, tied: bool) -> None:
+    """Keys to change, where a config can say it at all."""
+    if tied:
+        console.print("\nfor the first of those that are as good:")
+    keys = [key for config in correction["configs"] for key in config["keys"]]
+    refused = [config for config in correction["configs"] if config["refused"] is not None]
+    if not (keys or refused or correction["outside_the_config"]):
+        console.print("no key to change: the config is right, and what fed the draft is not")
     table = _table("framework", "key", "now", "right")
     for config in correction["configs"]:
         if config["refused"] is not None:
@@ -77,8 +86,17 @@ def _print_readings(console: Console, found: dict[str, Any]) -> None:
     plain = next(row for row in found["readings"] if not row["changes"])
     for row in rows if plain in rows else [*rows, plain]:
         joint = (f"{share:.1%}" for share in row["joint"])
-        table.add_row(row["reading"], f"{row['tokens_per_round']:.2f}", *joint)
+        told = _shortened(row, found["verdict"]["reading"])
+        table.add_row(told, f"{row['tokens_per_round']:.2f}", *joint)
     console.print(table)
+
+
+def _shortened(row: dict[str, Any], best: list[dict[str, str]]) -> str:
+    """A reading in words; of one that adds to the verdict's, what it adds."""
+    more = [part for part in row["changes"] if part not in best]
+    if not best or not more or len(more) + len(best) != len(row["changes"]):
+        return row["reading"]
+    return "the verdict's; " + "; ".join(f"{part['axis']}: {part['choice']}" for part in more)
 
 
 def _table(*columns: str) -> Table:

@@ -1,4 +1,4 @@
-"""Drafts of every form, for commands: options that say how one is read, and the native form."""
+"""Drafts, for commands: options that say how one is read, and writing the native form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from eagle3_jax.errors import InputError
 
 if TYPE_CHECKING:  # `--help` of every command imports this module
     from converters.conversion import Fitted
-    from converters.drafts import OpenDraft, Reading
+    from converters.drafts import Reading
     from converters.targets import OpenTarget
 
 _DIGITS = 10  # that no number of layers or slots has
-NATIVE, NATIVE_CONFIG = "native", "draft.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,28 +117,6 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def open_any(directory: Path, reading: Reading) -> OpenDraft:
-    """Open a draft of any dialect, the native one included.
-
-    Raises:
-        InputError: when it holds no EAGLE-3 draft, or its parts do not fit together.
-    """
-    from converters.drafts import open_draft
-
-    native = (directory / NATIVE_CONFIG).exists()
-    if reading.dialect != NATIVE and not native:
-        return open_draft(directory, reading)
-    if reading.dialect not in (None, NATIVE):
-        raise InputError(
-            f"{directory}: holds {NATIVE_CONFIG}, so it is a native draft, expected no --from"
-        )
-    if reading.settings or reading.mapping is not None:
-        raise InputError(
-            f"{directory}: a native draft says everything, expected no --set and no --vocab-mapping"
-        )
-    return _open_native(directory, reading)
-
-
 def write_native(directory: Path, fitted: Fitted, *, overwrite: bool) -> None:
     """Write a draft in the native form, whole or not at all.
 
@@ -165,30 +142,3 @@ def write_native(directory: Path, fitted: Fitted, *, overwrite: bool) -> None:
                 draft.target_name,
             ),
         )
-
-
-def _open_native(directory: Path, reading: Reading) -> OpenDraft:
-    from converters.captures import require_boundaries
-    from converters.dialects import dialect_of
-    from converters.drafts import OpenDraft, require_fitting
-    from converters.trees import to_tensors
-    from eagle3_jax.checkpoints import read_checkpoint
-
-    found = read_checkpoint(directory)
-    boundaries = found.boundaries if reading.boundaries is None else reading.boundaries
-    if boundaries is not None:
-        require_boundaries(boundaries, reading.target_layers)
-    draft = OpenDraft(
-        found.config,
-        to_tensors(found.params),
-        found.vocab,
-        found.embeddings,
-        boundaries,
-        dialect_of(NATIVE),
-        evidence=(f"holds {NATIVE_CONFIG}",),
-        sources={"boundaries": "--boundaries" if reading.boundaries else NATIVE_CONFIG},
-        max_positions=found.max_positions,
-        target_name=found.target_name,
-    )
-    require_fitting(draft, str(directory))
-    return draft

@@ -7,13 +7,13 @@ import numpy as np
 from converters.engines import Served
 from eagle3_jax.cli.engines import engine_row
 from eagle3_jax.cli.inputs import Inputs
-from eagle3_jax.cli.searching import Search
 from eagle3_jax.diagnose.cases import Case, score
+from eagle3_jax.diagnose.draft import Searched
 from eagle3_jax.diagnose.served import served_case
 
 
 def score_engine(
-    inputs: Inputs, one: Served, tried: Search | None, names: tuple[str, ...]
+    inputs: Inputs, one: Served, tried: Searched | None, names: tuple[str, ...]
 ) -> dict[str, Any]:
     """One row of the engines' table.
 
@@ -34,7 +34,7 @@ def score_engine(
     return {**engine_row(one), "tokens_per_round": length, "not_scored": why or None}
 
 
-def _as_served(inputs: Inputs, one: Served, tried: Search, names: tuple[str, ...]) -> Case | str:
+def _as_served(inputs: Inputs, one: Served, tried: Searched, names: tuple[str, ...]) -> Case | str:
     assert one.config is not None, "only what a DraftConfig says is scored"
     places = _by_boundary(inputs, tried, names)
     missing = [b for b in one.boundaries if b not in places]
@@ -59,7 +59,7 @@ def _as_served(inputs: Inputs, one: Served, tried: Search, names: tuple[str, ...
     )
 
 
-def _by_boundary(inputs: Inputs, tried: Search, names: tuple[str, ...]) -> dict[int, int]:
+def _by_boundary(inputs: Inputs, tried: Searched, names: tuple[str, ...]) -> dict[int, int]:
     """The place of each boundary that the shards store, and of the embedding."""
     residual, draft = inputs.shards.info.residual, inputs.draft
     if residual is not None:

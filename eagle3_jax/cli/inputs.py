@@ -11,13 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from converters.drafts import LoadedDraft, Reading, read_whole
+from converters.drafts import LoadedDraft, Reading, load_draft
 from converters.shards import LastState, ShardSet, open_shards
 from converters.targets import OpenTarget
-from eagle3_jax.cli.drafts import open_any
+from eagle3_jax.drafts import Draft, place_draft
 from eagle3_jax.errors import InputError
 from eagle3_jax.heads import TargetHead
-from eagle3_jax.model import head_kernel
 
 
 class Inputs(NamedTuple):
@@ -26,7 +25,6 @@ class Inputs(NamedTuple):
     Attributes:
         draft: as loaded; `params` as on disk.
         draft_path: where from.
-        capture_source: what says which target states feed the draft.
         shards: one or more files, all of one layout and capture.
         params: the draft's parameters in float32.
         kernel: the head in float32, `[D,W]`.
@@ -40,7 +38,6 @@ class Inputs(NamedTuple):
 
     draft: LoadedDraft
     draft_path: Path
-    capture_source: str
     shards: ShardSet
     params: dict[str, Any]
     kernel: jax.Array
@@ -77,8 +74,7 @@ def load(
     Raises:
         InputError: when something is missing, broken, or does not fit.
     """
-    opened = open_any(draft_path, reading or Reading())
-    draft = read_whole(opened)
+    draft = load_draft(draft_path, reading)
     config = draft.config
     if not shard_paths:
         raise InputError("--shards names nothing, expected shard files or directories of them")
@@ -88,17 +84,14 @@ def load(
     if target is not None:
         _require_target(target, draft, draft_path)
     table, embeddings = _embeddings(draft, draft_path, shards, target)
-    params = _float32(draft.params)
-    kernel, head = _head(draft, draft_path, params, table, target)
+    placed, head = _place(draft, draft_path, table, target)
     target_head, due = _due(shards, target if teacher else None)
-    source = opened.sources.get("boundaries", "the draft's config")
     return Inputs(
         draft,
         draft_path,
-        source,
         shards,
-        params,
-        kernel,
+        placed.params,
+        placed.kernel,
         table,
         embeddings,
         head,
@@ -175,14 +168,10 @@ def _require_embeddings(path: Path, found: int, expected: int, draft_path: Path)
         )
 
 
-def _head(
-    draft: LoadedDraft,
-    draft_path: Path,
-    params: dict[str, Any],
-    table: np.ndarray | None,
-    target: OpenTarget | None,
-) -> tuple[jax.Array, str]:
-    """The head in float32, and where it is from."""
+def _place(
+    draft: LoadedDraft, draft_path: Path, table: np.ndarray | None, target: OpenTarget | None
+) -> tuple[Draft, str]:
+    """The draft in float32, in which a count is the same on every machine; whose head it has."""
     source = {
         "own": f"the draft's own file, {draft_path}",
         "tied": "the draft's token embeddings",
@@ -197,14 +186,11 @@ def _head(
             )
         theirs = jnp.asarray(target.head.read()).T
     try:
-        kernel = head_kernel(
-            draft.config, params, None if table is None else jnp.asarray(table), theirs
-        )
+        return place_draft(draft, table=table, target_head=theirs), source
     except ValueError as error:
         raise InputError(
             f"{draft_path}: {error}; --target with the target's directory gives it"
         ) from error
-    return jnp.asarray(kernel, jnp.float32), source
 
 
 def _due(shards: ShardSet, target: OpenTarget | None) -> tuple[TargetHead | None, str]:
@@ -225,8 +211,3 @@ def _due(shards: ShardSet, target: OpenTarget | None) -> tuple[TargetHead | None
     stored = "after" if normed else "before"
     told = f"the likeliest token of {target.directory} (last state stored {stored} the final norm)"
     return TargetHead(kernel, norm, target.rms_norm_eps), told
-
-
-def _float32(params: dict[str, Any]) -> dict[str, Any]:
-    # Parameters carry the precision: in float32 a count is the same on every machine.
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)

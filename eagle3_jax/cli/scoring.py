@@ -1,4 +1,4 @@
-"""Checked inputs -> a capture, batches, figures: what `eval` and `demo` share.
+"""Checked inputs and a capture -> figures: what `eval` and `demo` share.
 
 Every ValueError that a user's documents can cause is turned into an `InputError` here, where the
 file's name is known.
@@ -8,33 +8,19 @@ import time
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import jax
 import numpy as np
 
-from eagle3_jax.batches import batches
+from converters.feeding import Capture
 from eagle3_jax.cli.documents import Tally, good_documents, require_good, tally_of
-from eagle3_jax.cli.inputs import Inputs, listed
+from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.progress import progress
+from eagle3_jax.drafts import Draft, cast
 from eagle3_jax.errors import InputError
-from eagle3_jax.evaluate import evaluate
+from eagle3_jax.evaluate import evaluate_documents
 from eagle3_jax.metrics import Counts, figures, intervals
 from eagle3_jax.structs import Features
 
 Precision = Literal["float32", "bfloat16"]
-
-
-class Capture(NamedTuple):
-    """Which stored states feed the draft.
-
-    Attributes:
-        slots: places in the shard's stored order.
-        boundaries: what stands there; `None` where nobody says.
-        source: who decided.
-    """
-
-    slots: tuple[int, ...]
-    boundaries: tuple[int, ...] | None
-    source: str
 
 
 class Score(NamedTuple):
@@ -67,59 +53,6 @@ class Score(NamedTuple):
     seconds: float
 
 
-def capture_of(inputs: Inputs, slots: tuple[int, ...] | None = None) -> Capture:
-    """Which stored states feed the draft: those of `slots`, else those that its config names.
-
-    Raises:
-        InputError: when a state is not stored, or nobody says which states are meant.
-    """
-    first, draft = inputs.shards.files[0], inputs.draft
-    stored, wanted = inputs.shards.info.boundaries, max(draft.config.num_aux, 1)
-    told = f"{first.states} states" if stored is None else f"boundaries {listed(stored)}"
-    if slots is not None:
-        outside = [slot for slot in slots if slot >= first.states]
-        if len(slots) != wanted or outside:
-            raise InputError(
-                f"--slots is {listed(slots)}, expected {wanted} of 0 to {first.states - 1}: the "
-                f"draft reads {wanted} states, {first.path} stores {told}"
-            )
-        named = None if stored is None else tuple(stored[slot] for slot in slots)
-        return Capture(slots, named, "--slots")
-    if stored is None or draft.config.num_aux == 0:
-        return _capture_as_stored(inputs, wanted)
-    if draft.boundaries is None:
-        raise InputError(
-            f"{inputs.draft_path}: the config does not say which target states feed the draft, "
-            f"expected --slots with {wanted} of 0 to {len(stored) - 1}: {first.path} stores {told}"
-        )
-    residual = inputs.shards.info.residual or ()
-    if not set(draft.boundaries) <= set(residual):
-        normed = ", the last one after the final norm" if residual != stored else ""
-        raise InputError(
-            f"{first.path}: stores boundaries {listed(stored)}{normed}, expected "
-            f"{listed(draft.boundaries)}, which feed the draft {inputs.draft_path}"
-        )
-    found = tuple(residual.index(boundary) for boundary in draft.boundaries)
-    return Capture(found, draft.boundaries, inputs.capture_source)
-
-
-def _capture_as_stored(inputs: Inputs, wanted: int) -> Capture:
-    """The aux states of a layout that does not say which they are, in their order."""
-    first, info = inputs.shards.files[0], inputs.shards.info
-    if inputs.draft.config.num_aux == 0:
-        return Capture((first.states - 1,), None, f"the layout of the shards, {first.layout}")
-    held = {first.states - 1, first.states}
-    if info.last_state is not None:
-        held = {first.states} if info.last_state == "absent" else {first.states - 1}
-    if wanted not in held:
-        raise InputError(
-            f"{first.path}: stores {first.states} states and does not say which, expected --slots "
-            f"with the {wanted} of 0 to {first.states - 1} that feed the draft {inputs.draft_path}"
-        )
-    source = f"the layout of the shards, {first.layout}, which does not say which states these are"
-    return Capture(tuple(range(wanted)), None, source)
-
-
 def score(
     inputs: Inputs,
     capture: Capture,
@@ -149,33 +82,22 @@ def score(
     if steps < 1:
         raise InputError(f"--steps is {steps}, expected 1 or more")
     tally = tally_of(inputs)
-    files = inputs.shards.files
-    known = sum(file.documents for file in files)
+    known = sum(file.documents for file in inputs.shards.files)
     whole = known + tally.lost
     require_good(tally, whole, max_bad)
-    fed = batches(
-        good_documents(inputs, tally, strict=max_bad == 0.0),
-        slots=capture.slots,
-        table=inputs.table,
-        last=None if inputs.target_head is None else files[0].states - 1,
-        columns=batch_columns() * jax.local_device_count(),
-    )
     started = time.perf_counter()
-    params, kernel, head = _cast((inputs.params, inputs.kernel, inputs.target_head), precision)
-    # Exact products on accelerators too, which by default round the inputs of a float32 product.
-    products = "highest" if precision == "float32" else "default"
-    with progress(what, known, quiet=quiet) as advance, jax.default_matmul_precision(products):
+    params, kernel, head = cast((inputs.params, inputs.kernel, inputs.target_head), precision)
+    draft = Draft(inputs.draft.config, params, inputs.draft.vocab, kernel, inputs.table)
+    with progress(what, known, quiet=quiet) as advance:
 
         def on_batch(features: Features) -> None:
             advance(int((np.asarray(features.document) >= 0).sum()))
 
         try:
-            counts = evaluate(
-                inputs.draft.config,
-                params,
-                kernel,
-                inputs.draft.vocab,
-                fed,
+            counts = evaluate_documents(
+                draft,
+                good_documents(inputs, tally, strict=max_bad == 0.0),
+                slots=capture.slots,
                 steps=steps,
                 head=head,
                 on_batch=on_batch,
@@ -203,23 +125,6 @@ def score(
         precision,
         seconds,
     )
-
-
-def _cast(parts: Any, precision: Precision) -> Any:
-    """Arrays in another precision; what they say beside that (an epsilon) stays."""
-
-    def cast(leaf: Any) -> Any:
-        return leaf.astype(precision) if isinstance(leaf, jax.Array) else leaf
-
-    return jax.tree.map(cast, parts)
-
-
-def batch_columns() -> int:
-    """Columns of a batch for each device.
-
-    The last batch of each length is mostly padding: small ones waste less of a CPU's time.
-    """
-    return 1024 if jax.default_backend() == "cpu" else 8192
 
 
 def as_json(inputs: Inputs, result: Score) -> dict[str, Any]:

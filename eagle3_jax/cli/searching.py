@@ -7,16 +7,14 @@ import jax.numpy as jnp
 
 from converters.drafts import Reading
 from converters.engines import Served
+from converters.feeding import Capture
 from converters.files import read_json
 from converters.targets import OpenTarget, read_target_config
 from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.progress import progress
-from eagle3_jax.cli.scoring import Capture
 from eagle3_jax.config import RopeConfig
-from eagle3_jax.diagnose.cases import Case, Setting
-from eagle3_jax.diagnose.readings import Known, axes_of, configured, ropes_of
-from eagle3_jax.diagnose.sampling import sample
-from eagle3_jax.diagnose.search import Data, Found, search
+from eagle3_jax.diagnose.draft import Searched, search_readings
+from eagle3_jax.diagnose.readings import Known, configured
 from eagle3_jax.errors import InputError
 from eagle3_jax.structs import Document
 
@@ -47,16 +45,7 @@ class Wanted(NamedTuple):
     reading: Reading
 
 
-class Search(NamedTuple):
-    """A search and what it was made of."""
-
-    setting: Setting
-    case: Case
-    data: Data
-    found: Found
-
-
-def search_readings(
+def search_shards(
     inputs: Inputs,
     wanted: Wanted,
     documents: list[Document],
@@ -65,7 +54,7 @@ def search_readings(
     served: list[Served],
     *,
     quiet: bool,
-) -> Search:
+) -> Searched:
     """Score readings of the draft on a sample of the documents.
 
     Args:
@@ -77,37 +66,31 @@ def search_readings(
         served: engines' readings, whose rotations are to be among those that can be chosen.
         quiet: show no progress.
     """
-    config, target = inputs.draft.config, wanted.target
+    draft, target = inputs.draft, wanted.target
+    own = draft.embeddings
     known = Known()
     if target is not None:
-        own = inputs.draft.embeddings is not None
         known = Known(
-            jnp.asarray(target.embeddings.read()) if own else None,
+            None if own is None else jnp.asarray(target.embeddings.read()),
             jnp.asarray(target.head.read(), jnp.float32).T,
             _rope_of(target),
         )
-    theirs = [one.config.rope for one in served if one.config is not None]
-    turned = config.rope.rotated(config.attention.rope_dim)
-    ropes = [*ropes_of(config, known), *(r for r in theirs if r.partial == config.rope.partial)]
-    fitting = [r for r in ropes if r.rotated(config.attention.rope_dim) == turned]
-    setting = Setting(config, tuple(dict.fromkeys(fitting)), wanted.steps)
-    table = None if inputs.draft.embeddings is None else jnp.asarray(inputs.draft.embeddings)
-    case = configured(
-        config, inputs.params, inputs.kernel, inputs.draft.vocab.target_ids, table, capture.slots
-    )
-    data = sample(documents, table=inputs.table)
-    axes = tuple(axes_of(setting, case, known))
+    table = None if own is None else jnp.asarray(own)
+    ids = draft.vocab.target_ids
+    case = configured(draft.config, inputs.params, inputs.kernel, ids, table, capture.slots)
     with progress("readings", None, quiet=quiet) as advance:
-        found = search(
-            setting,
+        return search_readings(
+            draft.config,
             case,
-            axes,
-            data,
+            documents,
             slots=capture.slots,
             places=names,
+            table=inputs.table,
+            steps=wanted.steps,
+            known=known,
+            ropes=tuple(one.config.rope for one in served if one.config is not None),
             on_reading=lambda: advance(1),
         )
-    return Search(setting, case, data, found)
 
 
 def _rope_of(target: OpenTarget) -> RopeConfig | None:

@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from converters.feeding import Capture
 from eagle3_jax.cli.inputs import Inputs, listed
 from eagle3_jax.cli.lines import print_lines
 from eagle3_jax.cli.manners import near
-from eagle3_jax.cli.scoring import Capture, Score
+from eagle3_jax.cli.scoring import Score
 
 _HEADINGS = {
     "teacher_forced": "teacher-\nforced",

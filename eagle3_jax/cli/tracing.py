@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from converters.feeding import Capture
 from converters.series import digest_of
 from converters.trees import to_tensors
 from eagle3_jax.batches import stack
 from eagle3_jax.cli.documents import Tally, good_documents
 from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.progress import progress
-from eagle3_jax.cli.scoring import Capture, Precision
+from eagle3_jax.cli.scoring import Precision
+from eagle3_jax.drafts import cast
 from eagle3_jax.errors import InputError
 from eagle3_jax.rollout import Own
 from eagle3_jax.stages import Step, Trace
@@ -94,14 +96,10 @@ def _run(
     own: bool,
     precision: Precision,
 ) -> Traced:
-    length = len(document.ids)
-    features = stack([document], slots=capture.slots, table=inputs.table, length=length, rows=1)
+    features = stack([document], slots=capture.slots, table=inputs.table)
     draft = inputs.draft
-
-    def cast(leaf: jax.Array) -> jax.Array:
-        return jnp.asarray(leaf, precision)
-
-    params, kernel = jax.tree.map(cast, inputs.params), cast(inputs.kernel)
+    read = inputs.params, inputs.kernel, features.aux, features.embeddings
+    params, kernel, aux, embeddings = cast(read, precision)
     choosing = None
     if own and inputs.table is not None:
         choosing = Own(jnp.asarray(inputs.table), kernel, jnp.asarray(draft.vocab.target_ids))
@@ -121,10 +119,7 @@ def _run(
 
     # Exact products on accelerators too, which by default round the inputs of a float32 product.
     with jax.default_matmul_precision("highest" if precision == "float32" else "default"):
-        return jax.tree.map(
-            np.asarray,
-            run(params, kernel, cast(features.aux), cast(features.embeddings), choosing),
-        )
+        return jax.tree.map(np.asarray, run(params, kernel, aux, embeddings, choosing))
 
 
 def _tokens(

@@ -3,7 +3,7 @@
     all single changes on a few columns -> the best of them on more -> take the best, go on from it
     where no single change helps: pairs of those that can ruin everything
     where the configured reading is hardly ever right: the same once more, with a draft vocabulary
-    that is learned from the text
+    that is learned from the text; no pairs where that one alone explains it
 
 Documents that decide between the finalists have no part in finding them.
 """
@@ -26,7 +26,8 @@ GAIN = 0.05  # of the accepted tokens: less is not worth a change
 LEAST = 0.01  # accepted tokens per round
 _RUINOUS = ("states", "pairing", "vocabulary")
 # What hides behind a lost vocabulary: each is tried with the one that is learned.
-_HIDING = ("states", "pairing", "halves", "norms before attention", "rope")
+_HIDING = ("states", "states' norm", "pairing", "halves", "norms before attention", "rope")
+_STARTS = 2  # of these: what looks best on little may lead nowhere
 
 
 class Data(NamedTuple):
@@ -93,16 +94,18 @@ def search(
         on_reading: called after each scored reading (progress).
     """
     tries = _Tries(setting, case, tuple(axes), slots, places, on_reading)
-    climbs = [tries.climb((), data.first, data.second)]
-    plain = next(t for t in climbs[0].tried if not t.reading)
+    lost = _lost_vocabulary(tries, data)
+    alone = None if lost is None else Tried((lost,), tries.on((lost,), data.first))
+    # Where the vocabulary alone explains it, pairs have nothing to look for.
+    climbs = [tries.climb((), data.first, data.second, pairs=alone is None or _weak(alone))]
     end = next(t for t in climbs[0].tried if t.reading == climbs[0].centre)
     found = not _weak(end) and any(option.axis == "vocabulary" for option in end.reading)
-    if _weak(plain) and not found and data.fresh:
-        # What the vocabulary is learned from takes no part in what follows.
-        lost = learned_vocabulary(setting, data.second[len(data.first) :])
-        bases = ((), *(r for r in tries.singles(()) if r[-1].axis in _HIDING))
-        start = _ranked(Tried(r, tries.on(r, data.first)) for r in ((*b, lost) for b in bases))[0]
-        climbs.append(tries.climb(start.reading, data.first, data.first))
+    if lost is not None and alone is not None and not found:
+        bases = [r for r in tries.singles(()) if r[-1].axis in _HIDING]
+        behind = [Tried((*b, lost), tries.on((*b, lost), data.first)) for b in bases]
+        starts = _ranked([alone, *behind])
+        starts = starts[:_STARTS] if _gains(starts[0], alone.reading, starts) else [alone]
+        climbs += [tries.climb(t.reading, data.first, data.first) for t in starts]
     best = [t.reading for climb in climbs for t in _ranked(climb.tried)[:_KEPT]]
     wanted = _distinct([(), *(climb.centre for climb in climbs), *best])
     batches = data.fresh or data.second
@@ -160,15 +163,17 @@ class _Tries:
                 if option not in current and option.slots != self.slots:
                     yield _with(current, option)
 
-    def climb(self, current: Reading, few: list[Features], more: list[Features]) -> _Climb:
+    def climb(
+        self, current: Reading, few: list[Features], more: list[Features], *, pairs: bool = True
+    ) -> _Climb:
         """Take the best single change as long as one gains; where all is weak, a pair of them."""
         tried: list[Tried] = []
         while True:
             around, kept = self._best_of(self.singles(current), current, few, more)
             tried += kept
-            if not _gains(kept[0], current, kept) and _weak(kept[0]):
-                pairs = _pairs(around, self.singles(current), current)
-                _, kept = self._best_of(pairs, current, few, more)
+            if pairs and not _gains(kept[0], current, kept) and _weak(kept[0]):
+                both = _pairs(around, self.singles(current), current)
+                _, kept = self._best_of(both, current, few, more)
                 tried += kept
             if not _gains(kept[0], current, kept) or len(current) == _CHANGES:
                 return _Climb(_ranked(around), current, tried)
@@ -186,6 +191,17 @@ class _Tries:
         if current not in [tried.reading for tried in kept]:
             kept.append(screened[0])
         return screened, _ranked(Tried(t.reading, self.on(t.reading, more)) for t in kept)
+
+
+def _lost_vocabulary(tries: _Tries, data: Data) -> Option | None:
+    """A draft vocabulary that is learned from the text, where hardly a first token is right.
+
+    `None` where some are, or where too few texts are left to decide without those that taught it.
+    """
+    if not data.fresh or not _weak(Tried((), tries.on((), data.second))):
+        return None
+    # What the vocabulary is learned from takes no part in what follows.
+    return learned_vocabulary(tries.setting, data.second[len(data.first) :])
 
 
 def _with(current: Reading, option: Option) -> Reading:
