@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.cache import cache_directory
-from converters.drafts import LoadedDraft
+from converters.drafts import LoadedDraft, load_draft
 from eagle3_jax.batches import batches
-from eagle3_jax.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from eagle3_jax.checkpoints import Checkpoint, write_checkpoint
+from eagle3_jax.cli.manners import cache_directory
 from eagle3_jax.config import AttentionConfig, DraftConfig, RopeConfig
 from eagle3_jax.model import Drafter
 from eagle3_jax.ops import due_at, project
@@ -206,10 +206,7 @@ def trained(recipe: Recipe) -> LoadedDraft:
             Checkpoint(draft.config, draft.params, draft.vocab, draft.embeddings, draft.boundaries),
         )
         aside.rename(place)
-    found = read_checkpoint(place)
-    return LoadedDraft(
-        found.config, found.params, found.vocab, found.embeddings, found.boundaries, ()
-    )
+    return load_draft(place)
 
 
 def train(recipe: Recipe, *, documents: int = 1500) -> LoadedDraft:

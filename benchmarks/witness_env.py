@@ -27,7 +27,7 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a file: the repository's root is not on the path yet
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.cache import cache_directory
+from eagle3_jax.cli.manners import cache_directory
 
 PINS = Path(__file__).resolve().parent / "witness"
 _PYTHON = (3, 11)  # the version that the lists were made with

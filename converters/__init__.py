@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from converters.drafts import LoadedDraft, Reading, load_draft, open_draft
     from converters.engines import serve_all
+    from converters.feeding import Capture, choose_capture
     from converters.shards import open_shards, read_documents, read_info
     from converters.targets import load_target, open_target
 
 __all__ = [
+    "Capture",
     "LoadedDraft",
     "Reading",
+    "choose_capture",
     "load_draft",
     "load_target",
     "open_draft",
@@ -28,6 +31,7 @@ __all__ = [
 _HOME = {
     "drafts": ("LoadedDraft", "Reading", "load_draft", "open_draft"),
     "engines": ("serve_all",),
+    "feeding": ("Capture", "choose_capture"),
     "shards": ("open_shards", "read_documents", "read_info"),
     "targets": ("load_target", "open_target"),
 }

@@ -4,114 +4,56 @@ Shapes win over the config, and every correction is told; no tensor is dropped i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
 
 from converters.captures import read_boundaries
 from converters.config_keys import SPECULATORS, Keys, read_keys
 from converters.detect import CAPTURE, MARK, Clues, detect
 from converters.dialects import dialect_of
 from converters.dialects.base import Dialect
+from converters.dialects.native import NATIVE
 from converters.draft_checks import require_draft, require_known
 from converters.draft_configs import read_config
+from converters.draft_forms import (
+    LoadedDraft,
+    OpenDraft,
+    Reading,
+    in_memory,
+    read_whole,
+    require_draft_shapes,
+    require_fitting,
+)
 from converters.evidence import Evidence
 from converters.files import read_json, require_directory
 from converters.keys import read_integer
-from converters.ledger import Ledger, Setting
+from converters.ledger import Ledger
 from converters.names import EMBEDDING, Names, canonical_names
+from converters.native_drafts import open_native
 from converters.shapes import expected_shapes
 from converters.stored import open_checkpoint
-from converters.tensors import Stored, Tensor
-from converters.trees import require_shapes, to_tree
+from converters.tensors import Tensor
 from converters.vocabs import Maps, read_maps, read_vocab
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.errors import InputError
-from eagle3_jax.vocab import VocabMap
+from eagle3_jax.native import CONFIG
+
+__all__ = [
+    "LoadedDraft",
+    "OpenDraft",
+    "Reading",
+    "in_memory",
+    "load_draft",
+    "open_draft",
+    "read_whole",
+    "require_fitting",
+]
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How a draft is to be read, where its files do not say or say it wrongly.
-
-    Attributes:
-        dialect: whose rules hold; by default the files tell.
-        settings: values that win over the files (`--set`).
-        boundaries: the capture.
-        target_layers: L, for the default capture and the range of layer ids.
-        mapping: the draft vocabulary.
-        allowed: unknown config keys and tensors that are to be passed over.
-    """
-
-    dialect: str | None = None
-    settings: Mapping[str, Setting] = field(default_factory=dict)
-    boundaries: tuple[int, ...] | None = None
-    target_layers: int | None = None
-    mapping: Maps | None = None
-    allowed: frozenset[str] = frozenset()
-
-
-class OpenDraft(NamedTuple):
-    """A draft by its headers.
-
-    Attributes:
-        config: dimensions and knobs.
-        tensors: its parameters under canonical names, `[out, in]`, unread.
-        vocab: the draft vocabulary.
-        embeddings: `[V,D]` where the file holds a table, else `None`: the target's are due.
-        boundaries: the capture, else `None`.
-        dialect: whose it is.
-        evidence: what tells so.
-        sources: where each resolved value came from.
-        notes: what was corrected, rebuilt or assumed, a sentence each.
-        unread: tensors of the file that the draft goes without, with the reasons.
-        maps: d2t and t2d as the file has them.
-        max_positions: the longest context, where the config says.
-        target_name: the target's name, where the config says.
-    """
-
-    config: DraftConfig
-    tensors: Mapping[str, Tensor]
-    vocab: VocabMap
-    embeddings: Tensor | None
-    boundaries: tuple[int, ...] | None
-    dialect: Dialect
-    evidence: tuple[str, ...] = ()
-    sources: Mapping[str, str] = {}
-    notes: tuple[str, ...] = ()
-    unread: tuple[tuple[Tensor, str], ...] = ()
-    maps: Mapping[str, Tensor] = {}
-    max_positions: int | None = None
-    target_name: str | None = None
-
-
-class LoadedDraft(NamedTuple):
-    """A draft in memory.
-
-    Attributes:
-        config: dimensions and knobs.
-        params: the tree that `Drafter(config)` applies, NumPy arrays of the types on disk.
-        vocab: the draft vocabulary.
-        embeddings: `[V,D]` where the file holds a table, else `None`: the target's are due.
-        boundaries: the capture, else `None`.
-        notes: what was corrected, rebuilt or assumed, a sentence each.
-    """
-
-    config: DraftConfig
-    params: dict[str, Any]
-    vocab: VocabMap
-    embeddings: np.ndarray | None
-    boundaries: tuple[int, ...] | None
-    notes: tuple[str, ...]
-
-
-def load_draft(directory: Path, reading: Reading | None = None) -> LoadedDraft:
-    """Read a draft of any dialect into memory.
+def load_draft(directory: Path | str, reading: Reading | None = None) -> LoadedDraft:
+    """Read a draft of any dialect, the native one included, into memory.
 
     Args:
-        directory: holds config.json and weights.
+        directory: holds config.json and weights, or a native checkpoint.
         reading: where the files do not say how they are meant.
 
     Raises:
@@ -120,31 +62,23 @@ def load_draft(directory: Path, reading: Reading | None = None) -> LoadedDraft:
     return read_whole(open_draft(directory, reading))
 
 
-def read_whole(draft: OpenDraft) -> LoadedDraft:
-    """An open draft, in memory."""
-    tensors = {name: in_memory(tensor) for name, tensor in draft.tensors.items()}
-    embeddings = None if draft.embeddings is None else in_memory(draft.embeddings)
-    return LoadedDraft(
-        draft.config, to_tree(tensors), draft.vocab, embeddings, draft.boundaries, draft.notes
-    )
-
-
-def in_memory(tensor: Tensor) -> np.ndarray:
-    """A tensor, read if it is on disk."""
-    return tensor.read() if isinstance(tensor, Stored) else tensor
-
-
-def open_draft(directory: Path, reading: Reading | None = None) -> OpenDraft:
+def open_draft(directory: Path | str, reading: Reading | None = None) -> OpenDraft:
     """Read a draft's config and headers, and of its tensors only what decides something.
 
     Args:
-        directory: holds config.json and weights.
+        directory: holds config.json and weights, or a native checkpoint, which is read whole.
         reading: where the files do not say how they are meant.
 
     Raises:
         InputError: when it holds no EAGLE-3 draft, or tensors and config do not fit together.
     """
-    reading = reading or Reading()
+    directory, reading = Path(directory), reading or Reading()
+    if reading.dialect == NATIVE.name or (directory / CONFIG).exists():
+        return open_native(directory, reading)
+    return _open_foreign(directory, reading)
+
+
+def _open_foreign(directory: Path, reading: Reading) -> OpenDraft:
     require_directory(directory, "a draft")
     where = str(directory / "config.json")
     raw = read_json(directory / "config.json")
@@ -196,7 +130,7 @@ def open_draft(directory: Path, reading: Reading | None = None) -> OpenDraft:
     parameters = {
         name: tensor for name, tensor in tensors.items() if names.origins[name] not in dropped
     }
-    _require_shapes(config, parameters, embeddings, str(directory), names.origins)
+    require_draft_shapes(config, parameters, embeddings, str(directory), names.origins)
     return OpenDraft(
         config,
         parameters,
@@ -211,33 +145,8 @@ def open_draft(directory: Path, reading: Reading | None = None) -> OpenDraft:
         stored_maps,
         max_positions,
         _target_name(keys),
+        directory,
     )
-
-
-def require_fitting(draft: OpenDraft, where: str) -> None:
-    """Refuse a draft whose parts contradict each other, before it is on disk.
-
-    Raises:
-        InputError: at the first part that does not fit.
-    """
-    config, vocab = draft.config, draft.vocab
-    _require_shapes(config, draft.tensors, draft.embeddings, where)
-    found = (len(vocab.target_ids), len(vocab.in_draft))
-    expected = (config.draft_vocab_size, config.vocab_size)
-    if found != expected:
-        raise InputError(
-            f"{where}: the vocabulary map has {found[0]} of {found[1]} ids, expected "
-            f"{expected[0]} of {expected[1]}"
-        )
-    if draft.boundaries is not None and len(draft.boundaries) != config.num_aux:
-        raise InputError(
-            f"{where}: boundaries are {draft.boundaries}, expected {config.num_aux} of them"
-        )
-    if draft.embeddings is None and config.target_hidden_size != config.hidden_size:
-        raise InputError(
-            f"{where}: found no token embeddings, expected the draft's own: the target's have "
-            f"width {config.target_hidden_size}, the draft {config.hidden_size}"
-        )
 
 
 def _dialect(clues: Clues, reading: Reading, where: str) -> tuple[Dialect, tuple[str, ...]]:
@@ -282,20 +191,6 @@ def _unused(
             asked = "--set" if "final_norm" in reading.settings else "norm_output"
             reasons[origin] = f"the head reads the raw state, says {asked}"
     return reasons
-
-
-def _require_shapes(
-    config: DraftConfig,
-    tensors: Mapping[str, Tensor],
-    embeddings: Tensor | None,
-    where: str,
-    origins: Mapping[str, str] | None = None,
-) -> None:
-    expected = expected_shapes(config)
-    if embeddings is not None:
-        tensors = {**tensors, EMBEDDING: embeddings}
-        expected[EMBEDDING] = [config.vocab_size, config.hidden_size]
-    require_shapes(tensors, expected, where, origins)
 
 
 def _target_name(keys: Keys) -> str | None:

@@ -1,21 +1,25 @@
-"""Writes the tables of these pages from the code: `python docs/tables.py`.
+"""Writes the tables of these pages and of the README from the code: `python docs/tables.py`.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from converters.config_keys import IDS, NESTED
 from converters.description import Numbered, numbered_captures
+from converters.dialects import DIALECTS
 from converters.engines import ENGINES, Engine
 from converters.engines.capturing import read_capture
 from converters.engines.views import View
 from converters.shards import LAYOUTS
 from eagle3_jax.capture import default_boundaries, from_ids, to_ids
 
-PAGES = Path(__file__).parent
+DOCS = Path(__file__).parent
+PAGES = (*sorted(DOCS.rglob("*.md")), DOCS.parent / "README.md")
+_MEASURED = DOCS.parent / "benchmarks" / "agreement.json"
 DEPTHS = (28, 30, 32, 36, 48, 61, 64, 80, 94)
 _SHOWN = 36  # layers, where one depth stands for all
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -128,14 +132,16 @@ def layouts() -> str:
     return _table(("layout", "whose", "keys", "last state"), rows)
 
 
-def floors() -> str:
-    """The floors, as the README has them."""
-    return _from_readme("How it is laid out")
-
-
-def words() -> str:
-    """The words, as the README has them."""
-    return _from_readme("Words")
+def dialects() -> str:
+    """Who writes and reads drafts, and which framework was run to check it."""
+    measured = json.loads(_MEASURED.read_text())["rows"]
+    rows = []
+    for one in DIALECTS.values():
+        witness = "-"
+        if one.witness is not None:
+            witness = f"{one.witness} {measured[one.witness]['versions'][one.witness]}"
+        rows.append((f"`{one.name}`", one.title, "yes", "yes" if one.writable else "-", witness))
+    return _table(("dialect", "whose", "read", "written", "witness"), rows)
 
 
 TABLES = {
@@ -144,17 +150,8 @@ TABLES = {
     "engines": engines,
     "classes": classes,
     "layouts": layouts,
-    "floors": floors,
-    "words": words,
+    "dialects": dialects,
 }
-
-
-def _from_readme(section: str) -> str:
-    """The table of a section of the README."""
-    readme = (PAGES.parent / "README.md").read_text()
-    _, _, rest = readme.partition(f"\n## {section}\n")
-    lines = rest.partition("\n## ")[0].splitlines()
-    return "\n".join(line for line in lines if line.startswith("|"))
 
 
 def _captured(
@@ -189,7 +186,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 if __name__ == "__main__":
-    for path in sorted(PAGES.rglob("*.md")):
+    for path in PAGES:
         page = path.read_text()
         if (made := render(page)) != page:
             path.write_text(made)

@@ -1,5 +1,10 @@
 """The reference EAGLE-3 draft model in JAX.
 
+    draft = place_draft(converters.load_draft(path))         (config, params, vocab) on the device
+    counts = evaluate_documents(draft, documents, slots=slots)
+    figures(counts), intervals(counts)                       tokens per round, and how sure
+    diagnose_draft(draft, documents, slots=slots).verdict    wired as trained, or how else
+
 The public names load their modules, and with them JAX, when they are first asked for.
 """
 
@@ -7,9 +12,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from eagle3_jax.batches import stack
+    from eagle3_jax.checkpoints import Checkpoint, write_checkpoint
     from eagle3_jax.config import AttentionConfig, DraftConfig, RopeConfig, TargetConfig
+    from eagle3_jax.diagnose.draft import Diagnosis, diagnose_draft
+    from eagle3_jax.drafts import Draft, cast, place_draft
     from eagle3_jax.errors import InputError
-    from eagle3_jax.metrics import figures
+    from eagle3_jax.evaluate import evaluate_documents
+    from eagle3_jax.metrics import Counts, figures, intervals
     from eagle3_jax.model import Drafter, head_kernel
     from eagle3_jax.rollout import Own, unroll
     from eagle3_jax.structs import Document, DraftStep, Features
@@ -18,7 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionConfig",
+    "Checkpoint",
+    "Counts",
+    "Diagnosis",
     "Document",
+    "Draft",
     "DraftConfig",
     "DraftStep",
     "Drafter",
@@ -29,15 +43,27 @@ __all__ = [
     "Target",
     "TargetConfig",
     "VocabMap",
+    "cast",
+    "diagnose_draft",
+    "evaluate_documents",
     "figures",
     "head_kernel",
+    "intervals",
+    "place_draft",
+    "stack",
     "unroll",
+    "write_checkpoint",
 ]
 
 _HOME = {
+    "batches": ("stack",),
+    "checkpoints": ("Checkpoint", "write_checkpoint"),
     "config": ("AttentionConfig", "DraftConfig", "RopeConfig", "TargetConfig"),
+    "diagnose.draft": ("Diagnosis", "diagnose_draft"),
+    "drafts": ("Draft", "cast", "place_draft"),
     "errors": ("InputError",),
-    "metrics": ("figures",),
+    "evaluate": ("evaluate_documents",),
+    "metrics": ("Counts", "figures", "intervals"),
     "model": ("Drafter", "head_kernel"),
     "rollout": ("Own", "unroll"),
     "structs": ("Document", "DraftStep", "Features"),

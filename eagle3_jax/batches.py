@@ -62,13 +62,27 @@ def stack(
     documents: list[Document],
     *,
     slots: tuple[int, ...],
-    table: np.ndarray | None,
-    length: int,
-    rows: int,
+    table: np.ndarray | None = None,
+    length: int | None = None,
+    rows: int | None = None,
     last: int | None = None,
 ) -> Features:
-    """Some documents as one batch of `rows` x `length`; see `batches`."""
+    """Some documents side by side, as one batch.
+
+    Args:
+        documents: one or more.
+        slots: as in `batches`, as are `table` and `last`.
+        table: `[V,D]`.
+        length: T; by default the longest document's.
+        rows: B; by default one for each document.
+        last: a slot.
+
+    Raises:
+        ValueError: when a document has no embeddings and no table is given.
+    """
     first = documents[0]
+    length = max(len(document.ids) for document in documents) if length is None else length
+    rows = len(documents) if rows is None else rows
     aux = np.zeros((rows, length, len(slots) * first.states.shape[2]), first.states.dtype)
     embedded = [_embeddings(document, table) for document in documents]
     embeddings = np.zeros((rows, length, embedded[0].shape[1]), embedded[0].dtype)

@@ -14,15 +14,72 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from eagle3_jax.batches import batches as make_batches
 from eagle3_jax.config import DraftConfig
+from eagle3_jax.drafts import Draft
 from eagle3_jax.heads import TargetHead, rank, rank_and_agree, teach
 from eagle3_jax.metrics import Counts, count
 from eagle3_jax.ops import due_at, read_at
 from eagle3_jax.rollout import unroll
-from eagle3_jax.structs import DraftStep, Features
+from eagle3_jax.structs import Document, DraftStep, Features
 from eagle3_jax.vocab import VocabMap
 
 _ROWS = "rows"  # the axis of the devices
+
+
+def evaluate_documents(
+    draft: Draft,
+    documents: Iterable[Document],
+    *,
+    slots: tuple[int, ...],
+    steps: int = 5,
+    head: TargetHead | None = None,
+    on_batch: Callable[[Features], None] | None = None,
+) -> Counts:
+    """Count right predictions of a draft on documents; `metrics.figures` makes shares of them.
+
+    Args:
+        draft: from `place_draft`.
+        documents: of shards, in any order.
+        slots: which stored states feed the draft.
+        steps: K.
+        head: of the target: what is due is then its likeliest token, made of the last stored state.
+        on_batch: called after each batch (progress).
+
+    Returns:
+        Counts of each document, `[n,K]`, in the order given.
+
+    Raises:
+        ValueError: when there is no document, or its states or embeddings do not fit the draft.
+    """
+    fed = make_batches(
+        documents,
+        slots=slots,
+        table=draft.table,
+        last=None if head is None else -1,
+        columns=batch_columns() * jax.local_device_count(),
+    )
+    # Exact products on accelerators too, which by default round the inputs of a float32 product.
+    products = "highest" if draft.kernel.dtype == jnp.float32 else "default"
+    with jax.default_matmul_precision(products):
+        return evaluate(
+            draft.config,
+            draft.params,
+            draft.kernel,
+            draft.vocab,
+            fed,
+            steps=steps,
+            head=head,
+            on_batch=on_batch,
+        )
+
+
+def batch_columns() -> int:
+    """Columns of a batch for each device.
+
+    The last batch of each length is mostly padding: small ones waste less of a CPU's time.
+    """
+    return 1024 if jax.default_backend() == "cpu" else 8192
 
 
 def evaluate(

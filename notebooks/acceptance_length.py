@@ -24,28 +24,20 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import eagle3_jax
-from converters import load_draft, read_documents
-from eagle3_jax.batches import batches, stack
-from eagle3_jax.evaluate import evaluate
-from eagle3_jax.metrics import figures, intervals
-from eagle3_jax.model import head_kernel
+from converters import choose_capture, load_draft, open_shards, read_documents
+from eagle3_jax import evaluate_documents, figures, intervals, place_draft, stack, unroll
 from eagle3_jax.ops import due_at, read_at
 from eagle3_jax.propose import draft_one, read_prefix
-from eagle3_jax.rollout import greedy_ids, unroll
+from eagle3_jax.rollout import greedy_ids
 
 BLUE, ORANGE, GREY = "#17457a", "#f0a24e", "#8b97a5"
 STEPS = 5
 demo = Path(eagle3_jax.__file__).parent / "demo"
-draft = load_draft(demo / "draft")
-params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), draft.params)
-kernel = head_kernel(draft.config, params)
+loaded, shards = load_draft(demo / "draft"), open_shards(demo / "shards")
+slots = choose_capture(loaded, shards).slots
+draft = place_draft(loaded)
 target_ids = jnp.asarray(draft.vocab.target_ids)
-SLOTS = (0, 1, 2)  # boundaries 2, 15, 27, as the shards say
-documents = [
-    document
-    for name in ("familiar", "unfamiliar")
-    for document in read_documents(demo / "shards" / f"{name}.safetensors")
-]
+documents = list(read_documents(shards))
 
 # %% [markdown]
 # ## Three accuracies
@@ -56,14 +48,7 @@ documents = [
 # - **Conditional**: right at k among the columns that were right before it.
 
 # %%
-counts = evaluate(
-    draft.config,
-    params,
-    kernel,
-    draft.vocab,
-    batches(documents, slots=SLOTS, columns=1024),
-    steps=STEPS,
-)
+counts = evaluate_documents(draft, documents, slots=slots, steps=STEPS)
 found = figures(counts)
 figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
 for name, color in {"teacher_forced": GREY, "joint": BLUE, "conditional": ORANGE}.items():
@@ -126,7 +111,7 @@ axes.spines[["top", "right"]].set_visible(False)
 
 # %%
 document = sorted(documents, key=lambda document: len(document.ids))[len(documents) // 2]
-features = stack([document], slots=SLOTS, table=None, length=len(document.ids), rows=1)
+features = stack([document], slots=slots)
 aux, embeddings = (x.astype(jnp.float32) for x in (features.aux, features.embeddings))
 columns = jnp.asarray(np.flatnonzero(due_at(features.answer, 0)[0]))
 behind = (jnp.arange(len(document.ids)) > columns[:, None])[..., None]
@@ -136,7 +121,7 @@ go_on = jax.jit(draft_one, static_argnums=0)
 
 prefix = start(
     draft.config,
-    params,
+    draft.params,
     jnp.where(behind, noise, read_at(embeddings, 0)),
     jnp.where(behind, noise, aux),
     room=STEPS - 1,
@@ -145,14 +130,14 @@ each = jnp.arange(len(columns))
 state, read = (part[each, columns][:, None] for part in (prefix.state, prefix.head_input))
 memory, alive, accepted = prefix.memory, np.ones(len(columns), bool), np.zeros(len(columns), int)
 for k in range(STEPS):
-    said = np.asarray(greedy_ids(read[:, 0], kernel, target_ids))
+    said = np.asarray(greedy_ids(read[:, 0], draft.kernel, target_ids))
     wanted = np.asarray(due_at(features.ids, k)[0, columns])
     alive &= (said == wanted) & np.asarray(due_at(features.answer, k)[0, columns])
     accepted += alive
     if k + 1 < STEPS:
         # The drafted token's embedding. Where a chain is over it does not matter what it reads.
         token = read_at(embeddings, k + 1)[0, columns][:, None]
-        step = go_on(draft.config, params, token, state, memory, columns + k + 1)
+        step = go_on(draft.config, draft.params, token, state, memory, columns + k + 1)
         state, read, memory = step.state, step.head_input, step.memory
 print(f"{len(columns)} chains, {accepted.mean():.2f} tokens accepted on average")
 
@@ -167,10 +152,10 @@ predicted = jax.jit(
         aux,
         embeddings,
         steps=STEPS,
-        read=lambda _, step: greedy_ids(step.head_input, kernel, target_ids),
+        read=lambda _, step: greedy_ids(step.head_input, draft.kernel, target_ids),
         valid=features.valid,
     )
-)(params)
+)(draft.params)
 right = np.stack(
     [
         (predicted[k, 0] == due_at(features.ids, k)[0]) & due_at(features.answer, k)[0]
@@ -210,7 +195,7 @@ print(f"{gained} tokens in {len(rounds)} rounds")
 # This answer ends in a loop, as greedy answers of small models do, and there the draft is always
 # right. The mean over columns counts each column of the loop; a server passes six of them a round.
 #
-# `evaluate` counted the same rounds and tokens for this document:
+# `evaluate_documents` counted the same rounds and tokens for this document:
 
 # %%
 number = [one is document for one in documents].index(True)

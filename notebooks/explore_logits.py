@@ -23,17 +23,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import eagle3_jax
-from converters import load_draft, read_documents, read_info
-from eagle3_jax.batches import stack
-from eagle3_jax.model import head_kernel
+from converters import choose_capture, load_draft, open_shards, read_documents
+from eagle3_jax import place_draft, stack, unroll
 from eagle3_jax.ops import due_at, project
-from eagle3_jax.rollout import unroll
 
 BLUE, ORANGE, PALE = "#17457a", "#f0a24e", "#d9e0e8"
 demo = Path(eagle3_jax.__file__).parent / "demo"
-draft = load_draft(demo / "draft")
-params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), draft.params)
-kernel = head_kernel(draft.config, params)
+loaded = load_draft(demo / "draft")
+draft = place_draft(loaded)
 draft.config
 
 # %% [markdown]
@@ -42,12 +39,12 @@ draft.config
 # reads them; here it is the longest one alone.
 
 # %%
-shard = demo / "shards" / "unfamiliar.safetensors"
-stored = read_info(shard).boundaries
-slots = tuple(stored.index(boundary) for boundary in draft.boundaries)
-document = max(read_documents(shard), key=lambda document: len(document.ids))
-features = stack([document], slots=slots, table=None, length=len(document.ids), rows=1)
-print(f"stored are boundaries {stored}; the draft reads {draft.boundaries}, slots {slots}")
+shards = open_shards(demo / "shards" / "unfamiliar.safetensors")
+capture = choose_capture(loaded, shards)
+document = max(read_documents(shards), key=lambda document: len(document.ids))
+features = stack([document], slots=capture.slots)
+print(f"stored are boundaries {shards.info.boundaries}")
+print(f"the draft reads {capture.boundaries}, slots {capture.slots}")
 print(f"{len(document.ids)} tokens, of which {document.answer.sum()} are the answer's")
 
 # %% [markdown]
@@ -65,11 +62,11 @@ run = jax.jit(
         features.aux.astype(jnp.float32),
         features.embeddings.astype(jnp.float32),
         steps=STEPS,
-        read=lambda _, step: jax.nn.log_softmax(project(step.head_input, kernel)),
+        read=lambda _, step: jax.nn.log_softmax(project(step.head_input, draft.kernel)),
         valid=features.valid,
     )
 )
-logs = np.asarray(run(params, features))[:, 0]  # [K,T,W]
+logs = np.asarray(run(draft.params, features))[:, 0]  # [K,T,W]
 due = np.stack([due_at(features.ids, k)[0] for k in range(STEPS)])  # [K,T], target ids
 counted = np.stack([due_at(features.answer, k)[0] for k in range(STEPS)])
 row = draft.vocab.draft_ids()[due]  # the draft's word for it, below 0 where it has none

@@ -20,37 +20,30 @@
 # %%
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
 import eagle3_jax
-from converters import load_draft, open_draft, read_documents, read_info, serve_all
-from eagle3_jax.batches import batches
-from eagle3_jax.diagnose import readings, sampling, search, serving, slots, verdict
-from eagle3_jax.diagnose.cases import Setting, score
-from eagle3_jax.evaluate import evaluate
-from eagle3_jax.metrics import figures
-from eagle3_jax.model import head_kernel
+from converters import load_draft, open_draft, open_shards, read_documents, serve_all
+from eagle3_jax import diagnose_draft, evaluate_documents, figures, place_draft
+from eagle3_jax.diagnose import readings, serving, slots
+from eagle3_jax.diagnose.cases import score
+from eagle3_jax.diagnose.draft import name_places
 
 demo = Path(eagle3_jax.__file__).parent / "demo"
-draft = load_draft(demo / "draft")
-params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), draft.params)
-kernel = head_kernel(draft.config, params)
-shard = demo / "shards" / "familiar.safetensors"
-documents = list(read_documents(shard))
-stored = read_info(shard).boundaries
+loaded = load_draft(demo / "draft")
+draft = place_draft(loaded)
+shards = open_shards(demo / "shards" / "familiar.safetensors")
+documents, stored = list(read_documents(shards)), shards.info.boundaries
 TRAINED, SERVED = (0, 1, 2), (1, 2, 3)
-print(f"stored are boundaries {stored}, {len(documents)} documents; the draft: {draft.boundaries}")
+print(f"stored are boundaries {stored}, {len(documents)} documents; the draft: {loaded.boundaries}")
 
 # %% [markdown]
 # ## The symptom
 
 # %%
 for name, wired in {"trained": TRAINED, "served": SERVED}.items():
-    fed = batches(documents, slots=wired, columns=1024)
-    found = figures(evaluate(draft.config, params, kernel, draft.vocab, fed, steps=3))
+    found = figures(evaluate_documents(draft, documents, slots=wired, steps=3))
     first = found["steps"][0]["joint"]
     print(f"{name:>8}: first token {first:.1%} right, {found['tokens_per_round']:.2f} per round")
 
@@ -126,25 +119,12 @@ print("against the shard itself:", [finding.claim for finding in examined.suspic
 # No dump of the server at hand? Then the draft is the instrument: it does best when it is wired as
 # it was trained. `search` starts from the reading that we are told, the wrong one, and tries other
 # states, orders, pairings, norms, residuals, rotations and vocabularies. Some documents find
-# candidates, others decide between them.
+# candidates, others decide between them. `diagnose_draft` does it all, and looks at the slots, too.
 
 # %%
-STEPS = 3
-places = (*(f"slot {s} = boundary {b}" for s, b in enumerate(stored)), "the embedding")
-data = sampling.sample(documents, table=None)
-setting = Setting(draft.config, readings.ropes_of(draft.config, readings.Known()), STEPS)
-case = readings.configured(draft.config, params, kernel, draft.vocab.target_ids, None, SERVED)
-found = search.search(
-    setting,
-    case,
-    readings.axes_of(setting, case, readings.Known()),
-    data,
-    slots=SERVED,
-    places=places,
-)
-due = np.concatenate([d.ids[2:][d.answer[2:]] for d in documents])
-told = verdict.judge(found, chance=np.bincount(due).max() / len(due))
-print(f"{told.kind}, of {found.compared} readings tried:\n{told.told}")
+found = diagnose_draft(draft, documents, slots=SERVED, stated=stored)
+told, tried = found.verdict, found.searched
+print(f"{told.kind}, of {tried.found.compared} readings tried:\n{told.told}")
 
 # %% [markdown]
 # The search in one picture: three of five places, in stored order or another, each a reading of
@@ -152,9 +132,12 @@ print(f"{told.kind}, of {found.compared} readings tried:\n{told.told}")
 # arrays of one compiled program, so each costs a moment.
 
 # %%
+places = name_places(draft.config, len(stored), stored)
 options = readings.state_axis(SERVED, len(places), places).options
-wired = {option.slots: readings.change(case, (option,)) for option in options} | {SERVED: case}
-lengths = {slots: score(setting, w, data.second).accepted() + 1 for slots, w in wired.items()}
+wired = {option.slots: readings.change(tried.case, (option,)) for option in options}
+wired |= {SERVED: tried.case}
+scored = {slots: score(tried.setting, case, tried.data.second) for slots, case in wired.items()}
+lengths = {slots: one.accepted() + 1 for slots, one in scored.items()}
 ranked = sorted(lengths, key=lengths.get)
 
 figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")

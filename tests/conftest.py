@@ -22,6 +22,16 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
 COLUMNS, STEPS = 5, 4
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What `--dist loadgroup` keeps on one worker: a file, whose tests share what is compiled.
+
+    All witnesses are one group, since their files share what each framework was asked once.
+    """
+    for item in items:
+        group = "witness" if "witness" in item.path.parts else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(autouse=True)
 def _exact_products() -> Iterator[None]:
     """Full float32 products also on devices that would round their inputs."""

@@ -9,11 +9,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
-    "config errors structs vocab capture stages",
+    "config errors structs vocab capture stages native",
     "ops attention rope losses batches verify wiring",
     "layers metrics heads",
     "model target",
-    "rollout generate propose",
+    "rollout generate propose drafts",
     "checkpoints conventions evaluate train record suspicions trace",
     "diagnose report compare",
     "cli",

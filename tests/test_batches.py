@@ -1,9 +1,10 @@
 """Documents become padded batches, and padding counts for nothing."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle3_jax.batches import batches, stack
+from eagle3_jax.batches import batches, stack, with_token_behind
 from eagle3_jax.structs import Document
 
 RNG = np.random.default_rng(0)
@@ -66,6 +67,28 @@ def test_rows_of_a_stack_are_numbered_and_padding_is_not():
     texts = [document(3), document(2)]
     found = stack(texts, slots=(0,), table=None, length=4, rows=4)
     assert found.document.tolist() == [0, 1, -1, -1]
+
+
+def test_a_text_has_token_0_behind_it():
+    texts = [document(3), document(2)]
+    short = stack(texts, slots=(0, 2), table=None, last=3, length=3, rows=3)
+    behind = np.array([7.0, 8.0, 9.0], np.float32)
+    longer = with_token_behind(short, jnp.asarray(behind))
+    for part, before in zip(longer[:5], short[:5], strict=True):
+        assert part.shape == (3, 4, *before.shape[2:])
+    for row, size in enumerate((3, 2, 0)):
+        np.testing.assert_array_equal(longer.embeddings[row, :size], short.embeddings[row, :size])
+        np.testing.assert_array_equal(longer.embeddings[row, size:], np.tile(behind, (4 - size, 1)))
+    for part, before in (
+        (longer.ids, short.ids),
+        (longer.aux, short.aux),
+        (longer.last, short.last),
+        (longer.answer, short.answer),
+        (longer.valid, short.valid),
+    ):
+        np.testing.assert_array_equal(part[:, :3], before)
+        assert not part[:, 3].any()
+    assert longer.document.tolist() == [0, 1, -1]
 
 
 def test_every_length_has_one_shape_and_no_document_is_lost():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from eagle3_jax.batches import batches
-from eagle3_jax.evaluate import evaluate
+from eagle3_jax.drafts import place_draft
+from eagle3_jax.evaluate import _filled, batch_columns, evaluate, evaluate_documents
 from eagle3_jax.heads import TargetHead
 from eagle3_jax.propose import draft_one, read_prefix
 from eagle3_jax.rollout import greedy_ids
@@ -76,11 +77,45 @@ def assert_counted(counts, expected):
         np.testing.assert_allclose(getattr(counts, name), numbers, 1e-5, 1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize(("devices", "rows"), [(1, 2), (2, 2), (3, 3), (8, 8)])
+def test_rows_are_filled_up_to_a_number_that_devices_can_share(devices, rows):
+    [features, _] = batched()
+    filled = _filled(features, devices)
+    assert filled.document.tolist() == [0, 1, -1, -1, -1, -1, -1, -1][:rows]
+    for part, before in zip(filled[:5], features[:5], strict=True):
+        assert part.shape == (rows, *before.shape[1:])
+        np.testing.assert_array_equal(part[:2], before)
+        assert not part[2:].any()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_documents_are_counted_in_batches_with_exact_products_for_float32(dtype):
+    draft, documents, seen = place_draft(tiny_draft(), dtype), texts()[:2], []
+    head = TargetHead(jnp.asarray(np.random.default_rng(5).normal(size=(8, 32)), dtype), None, 1e-5)
+    counts = evaluate_documents(
+        draft._replace(table=TABLE_OF_SAMPLES),
+        documents,
+        slots=(0, 1, 2),
+        steps=1,
+        head=head,
+        on_batch=lambda features: seen.append((features, jax.config.jax_default_matmul_precision)),
+    )
+    assert len(counts.total) == 2
+    [(features, products)] = seen
+    assert products == ("highest" if dtype == jnp.float32 else "default")
+    rows, columns = features.ids.shape
+    assert rows * columns <= batch_columns() * jax.local_device_count() < (rows + 1) * columns
+    np.testing.assert_array_equal(
+        features.last[0, : len(documents[0].ids)], documents[0].states[:, -1]
+    )
+
+
 def test_counts_of_padded_batches_agree_with_counting_column_by_column():
     seen = []
     counts = evaluate(CONFIG, PARAMS, KERNEL, VOCAB, batched(), steps=STEPS, on_batch=seen.append)
     expected = naive()
     assert_counted(counts, expected)
+    assert counts.agreement.dtype == np.float32
     assert [len(features.ids) for features in seen] == [2, 2]
     joint = expected["joint"].sum(axis=0)
     assert 0 < joint[1] < joint[0] < expected["covered"].sum(axis=0)[0]
@@ -132,6 +167,25 @@ def test_parameters_carry_the_precision():
     assert half.total.tolist() == full.total.tolist()
     away = np.abs(half.agreement - full.agreement) / full.total
     assert 1e-5 < away.max() < 0.02
+
+
+def test_features_are_read_in_the_precision_of_the_head():
+    target = TargetHead(jnp.asarray(np.random.default_rng(5).normal(size=(8, 4))), None, 1e-5)
+    params, kernel, head = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.bfloat16), (PARAMS, KERNEL, target)
+    )
+    fed = list(batches(TEXTS, slots=(0, 1, 2), last=3, columns=16, bucket=8))
+    rounded = [
+        part._replace(
+            aux=part.aux.astype(jnp.bfloat16), embeddings=part.embeddings.astype(jnp.bfloat16)
+        )
+        for part in fed
+    ]
+    found, again = (
+        evaluate(CONFIG, params, kernel, VOCAB, texts, steps=STEPS, head=head)
+        for texts in (fed, rounded)
+    )
+    np.testing.assert_array_equal(found.agreement, again.agreement)
 
 
 def test_a_target_needs_its_last_state():

@@ -20,11 +20,11 @@ from converters.comparison import same_bytes
 from converters.conversion import fit
 from converters.description import differences
 from converters.dialects import DIALECTS, dialect_of
-from converters.drafts import LoadedDraft, OpenDraft, Reading, in_memory
+from converters.drafts import LoadedDraft, OpenDraft, in_memory, open_draft
 from converters.targets import open_target
 from converters.trees import to_tensors
 from converters.writing import write_draft
-from eagle3_jax.cli.drafts import open_any, write_native
+from eagle3_jax.cli.drafts import write_native
 from eagle3_jax.config import (
     DynamicScaling,
     LinearScaling,
@@ -454,7 +454,7 @@ class Workshop:
         config.write_text(config.read_text().replace(f"{layers}1", f"{layers}8"))
         self.target = open_target(directory / "target")
         self.places: dict[tuple[str, bytes], Path] = {}
-        self.opened = cache(lambda place: open_any(place, Reading()))
+        self.opened = cache(lambda place: open_draft(place))
         self.first, self.moved = cache(self._first), cache(self._moved)
         self.outcomes = cache(self._outcomes)
 

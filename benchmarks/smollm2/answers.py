@@ -20,13 +20,13 @@ import tyro
 from rich.progress import Progress
 from tokenizers import Tokenizer
 
-from benchmarks.cache import cache_directory
 from benchmarks.smollm2.chitchat import chitchat_prompts
 from benchmarks.smollm2.prompts import held_out_prompts, training_prompts
 from benchmarks.smollm2.target import END, NAME, chat_prompt, load_tokenizer, target_directory
 from converters.shards import ShardInfo, read_info, write_shard
 from converters.targets import LoadedTarget, load_target
 from eagle3_jax import generate
+from eagle3_jax.cli.manners import cache_directory
 from eagle3_jax.structs import Document
 
 # What the prompts of each split are: see `prompts_of`.

@@ -17,8 +17,8 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from benchmarks.cache import cache_directory
 from converters.files import SINGLE, whole_directory, write_json, write_tensors
+from eagle3_jax.cli.manners import cache_directory
 from eagle3_jax.errors import InputError
 
 NAME = "SmolLM2-135M-Instruct, Q4_1 dequantised"

@@ -20,7 +20,6 @@ import optax
 import tyro
 from rich.logging import RichHandler
 
-from benchmarks.cache import cache_directory
 from benchmarks.smollm2.answers import BOUNDARIES, LONGEST, Split, shard_directory
 from benchmarks.smollm2.target import target_directory
 from converters.drafts import LoadedDraft
@@ -29,6 +28,7 @@ from converters.shards import read_documents
 from converters.targets import LoadedTarget, load_target
 from converters.writing import save_draft
 from eagle3_jax.batches import batches
+from eagle3_jax.cli.manners import cache_directory
 from eagle3_jax.config import AttentionConfig, DraftConfig, RopeConfig
 from eagle3_jax.evaluate import evaluate
 from eagle3_jax.metrics import figures

@@ -59,6 +59,8 @@ class Dialect:
         added_yarn: factor and original length of a YaRN scaling that its export adds.
         norm_output_is_final_norm: its `norm_output` says whether the head reads a normed state.
         writable: drafts are written for it, not only read.
+        witness: the framework, by its name in `benchmarks/agreement.json`, whose own code writes
+            or reads files of this form in `tests/witness`; `None` where none was run.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Dialect:
     added_yarn: tuple[float, int] | None = None
     norm_output_is_final_norm: bool = False
     writable: bool = True
+    witness: str | None = None
 
 
 RAW_RESIDUAL = "its residual is always the raw state"

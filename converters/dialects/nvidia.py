@@ -30,6 +30,7 @@ MODELOPT = Dialect(
     name="modelopt",
     title="ModelOpt's Hugging Face export (layers.*)",
     source="NVIDIA/Model-Optimizer a2fbac7b, torch/speculative/plugins and torch/export/plugins",
+    witness="modelopt",
     architecture="LlamaForCausalLMEagle3",
     latent_architecture="Eagle3DeepseekV2ForCausalLM",
     first_layer="layers.0.",

@@ -1,7 +1,7 @@
 """Paths -> shard files by their headers -> documents, one at a time."""
 
 import glob
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ _NO_SHARDS = frozenset({"vocab_mapping.pt", "token_freq.pt", "target_embeddings.
 _ZIP, _ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 
 
-def shard_files(paths: list[Path]) -> list[Path]:
+def shard_files(paths: Iterable[Path | str]) -> list[Path]:
     """The shard files that some paths mean, each once.
 
     Args:
@@ -44,10 +44,10 @@ def shard_files(paths: list[Path]) -> list[Path]:
     Raises:
         InputError: when a path is missing, or a directory or pattern gives no shard.
     """
-    return [file for files in _groups(paths).values() for file in files]
+    return [file for files in _groups(map(Path, paths)).values() for file in files]
 
 
-def _groups(paths: list[Path]) -> dict[Path, tuple[Path, ...]]:
+def _groups(paths: Iterable[Path]) -> dict[Path, tuple[Path, ...]]:
     """The files that each path means; one that two of them mean is with the first."""
     groups: dict[Path, tuple[Path, ...]] = {}
     known: set[Path] = set()
@@ -97,7 +97,7 @@ def _is_shard(file: Path) -> bool:
 
 
 def open_shards(
-    paths: list[Path],
+    paths: Path | str | Iterable[Path | str],
     *,
     layout: str | None = None,
     num_aux: int | None = None,
@@ -110,7 +110,7 @@ def open_shards(
     taken to be like it until they are read, and refused then if they are not.
 
     Args:
-        paths: files, directories or patterns.
+        paths: one or more files, directories or patterns.
         layout: the layout's name where the user says it; else files tell it.
         num_aux: A, the aux states that the draft reads, to tell layouts apart.
         target_width: Dt, the width of each of them, which all states must have.
@@ -121,7 +121,7 @@ def open_shards(
             differ in layout or capture.
     """
     hints = Hints(num_aux, target_width)
-    groups = _groups(paths)
+    groups = _groups(map(Path, [paths] if isinstance(paths, Path | str) else paths))
     files: list[ShardFile] = []
     broken: list[str] = []
     packed: ShardFile | None = None
@@ -151,30 +151,35 @@ def open_shards(
     return ShardSet(tuple(files), files[0].info, groups, tuple(broken))
 
 
-def read_info(path: Path) -> ShardInfo:
+def read_info(path: Path | str) -> ShardInfo:
     """What the states of a shard are, from its header alone.
 
     Raises:
         InputError: when it is no shard, broken, or its layout cannot be told.
     """
-    return open_shards([path]).info
+    return open_shards(path).info
 
 
-def read_documents(file: ShardFile | Path) -> Iterator[Document]:
-    """The documents of a shard, in order; one at a time is in memory.
+def read_documents(shards: ShardSet | ShardFile | Path | str) -> Iterator[Document]:
+    """The documents of shards, in order; one at a time is in memory.
 
     The loss mask marks tokens: `answer[t]` is true when `ids[t]` is a token of the answer,
     whichever columns the framework that wrote it trains on. A layout without a loss mask marks
     every token, and its notes say so.
 
     Args:
-        file: from `open_shards`, or a path whose keys tell its layout.
+        shards: from `open_shards`, one file of them, or a path whose keys tell its layout.
 
     Raises:
         InputError: when its content is broken, or is not what its header was.
     """
-    if isinstance(file, Path):
-        file = open_shards([file]).files[0]
+    if isinstance(shards, Path | str):
+        shards = open_shards(shards)
+    for file in shards.files if isinstance(shards, ShardSet) else (shards,):
+        yield from _read_file(file)
+
+
+def _read_file(file: ShardFile) -> Iterator[Document]:
     expected = Shape(*file[2:7])
     hints = Hints(target_width=file.width)
     layout = layout_named(file.layout)
