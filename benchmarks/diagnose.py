@@ -1,25 +1,16 @@
 """Does `diagnose` name a fault that was planted, and keep quiet where there is none?
 
-    python -m benchmarks.diagnose                     all of it; trains three small drafts first
-    python -m benchmarks.diagnose --only small-a      one draft
+    python -m benchmarks.diagnose                            all of it, and the page `diagnose.md`
+    python -m benchmarks.diagnose --only small-a --json A    one draft
+    python -m benchmarks.diagnose --of A B ...               the page, from such parts
 
 The drafts: the shipped one with its shards, and small ones with other knobs, trained once and kept
-in the cache. A fault counts as
-
-    named       the verdict's reading, undone, is how the draft was trained, or says the very same
-                token at every column and step
-    tie         it is among the readings that the verdict declares equal, or one of the choices
-                that it declares undecided, and its score is the winner's within the margin
-    missed      anything else
-
-and a healthy case as a false alarm when the verdict is anything but "wired as configured". Where
-no reading is right, the diagnosis should claim none.
+in the cache. `diagnose_table` says what each outcome means.
 """
 
 import argparse
 import json
 import re
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,9 +21,8 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from rich.console import Console
-from rich.table import Column, Table
 
+from benchmarks.diagnose_table import print_tables, render
 from benchmarks.faults import faults_of
 from benchmarks.judging import DOCUMENTS, Outcome, outcome_of
 from benchmarks.planted import Subject, pairs_of
@@ -56,9 +46,7 @@ from eagle3_jax.heads import TargetHead
 from eagle3_jax.structs import Document
 
 PAIRS = {"small-a": 30, "small-b": 30, "small-c": 15, "shipped": 8}
-LIMIT = 60.0  # seconds of a search on the shipped draft
-OUTCOMES = ("named", "tie", "missed", "quiet", "claims", "false alarm")
-SECONDS = ("first search", "median of the others", "slowest of them", f"under {LIMIT:.0f} s")
+PAGE = Path(__file__).with_suffix(".md")
 DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 DIALECTS = ("sglang", "specforge", "vllm", "speculators", "modelopt", "torchspec")
 
@@ -218,45 +206,34 @@ def cases_of(name: str) -> list[Planned]:
     return [*found, *healthy_of(subject, draft, fresh, seeds)]
 
 
-def counted(outcomes: list[Outcome]) -> dict[str, dict[str, int]]:
-    """How often each outcome was, by family."""
-    found: dict[str, dict[str, int]] = {}
-    for one in outcomes:
-        family = found.setdefault(one.family, dict.fromkeys(OUTCOMES, 0))
-        family[one.outcome] += 1
-    return found
+def run(draft: str, like: str) -> Iterator[Outcome]:
+    """Plant and diagnose, a case after the other; progress on stderr.
 
-
-def seconds_of(outcomes: list[Outcome]) -> dict[str, dict[str, float]]:
-    """Wall-clock seconds of a search, by draft: the first one, which compiles, and the others."""
-    found = {}
-    for draft in dict.fromkeys(one.draft for one in outcomes):
-        first, *others = [one.seconds for one in outcomes if one.draft == draft]
-        later = others or [first]
-        found[draft] = {
-            "first": first,
-            "median": statistics.median(later),
-            "slowest": max(later),
-            "under the limit": float(np.mean([seconds < LIMIT for seconds in later])),
-        }
-    return found
-
-
-def print_tables(outcomes: list[Outcome]) -> None:
-    """For people: what became of the faults, and how long it took."""
-    console, families = Console(), counted(outcomes)
-    table = Table("family", *(Column(name, justify="right") for name in ("planted", *OUTCOMES)))
-    for family, counts in families.items():
-        if family == "healthy":
-            table.add_section()
-        cells = (str(count or "") for count in counts.values())
-        table.add_row(family, str(sum(counts.values())), *cells)
-    console.print(table)
-    table = Table("draft", *(Column(name, justify="right") for name in SECONDS))
-    for draft, seconds in seconds_of(outcomes).items():
-        *spans, under = seconds.values()
-        table.add_row(draft, *(f"{span:.1f} s" for span in spans), f"{under:.0%}")
-    console.print(table)
+    Args:
+        draft: its name.
+        like: a pattern that is in the names of the cases to run.
+    """
+    for planned in cases_of(draft):
+        told_name = f"{planned.family}: {planned.name}"
+        if not re.search(like, told_name):
+            continue
+        try:
+            subject = planned.make()
+        except InputError as error:  # a dialect that has no place for the draft's knobs
+            print(f"{draft}: {told_name}: not possible: {error}", file=sys.stderr)
+            continue
+        one = outcome_of(subject, planned.family, planned.name, planned.known)
+        figures = " ".join(f"{x:.3f}" for x in one.accepted)
+        print(
+            f"{draft}: {one.family}: {one.name}: {one.outcome} [{one.verdict}: {one.reading}] "
+            f"{figures} {one.compared} readings {one.seconds:.1f} s ({one.cpu_seconds:.1f} s of "
+            "cores)"
+            + (f" ties {one.ties}" if one.outcome in ("tie", "missed") else "")
+            + (f" undecided {one.undecided}" if one.outcome in ("tie", "missed") else ""),
+            file=sys.stderr,
+            flush=True,
+        )
+        yield one
 
 
 def main() -> int:
@@ -265,41 +242,21 @@ def main() -> int:
     names = [*(recipe.name for recipe in RECIPES), "shipped"]
     parser.add_argument("--only", choices=names, help="one draft")
     parser.add_argument("--like", default="", metavar="REGEX", help="cases whose names it is in")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write the outcomes, after each case")
+    parser.add_argument("--of", type=Path, nargs="+", help="outcomes of earlier runs")
     options = parser.parse_args()
     keep_compiled()
-    outcomes: list[Outcome] = []
-    with jax.default_matmul_precision("highest"):
-        for draft in [options.only] if options.only else names:
-            for planned in cases_of(draft):
-                told_name = f"{planned.family}: {planned.name}"
-                if not re.search(options.like, told_name):
-                    continue
-                try:
-                    subject = planned.make()
-                except InputError as error:  # a dialect that has no place for the draft's knobs
-                    print(f"{draft}: {told_name}: not possible: {error}", file=sys.stderr)
-                    continue
-                one = outcome_of(subject, planned.family, planned.name, planned.known)
-                outcomes.append(one)
-                figures = " ".join(f"{x:.3f}" for x in one.accepted)
-                print(
-                    f"{draft}: {one.family}: {one.name}: {one.outcome} [{one.verdict}: "
-                    f"{one.reading}] {figures} {one.compared} readings {one.seconds:.1f} s "
-                    f"({one.cpu_seconds:.1f} s of cores)"
-                    + (f" ties {one.ties}" if one.outcome in ("tie", "missed") else "")
-                    + (f" undecided {one.undecided}" if one.outcome in ("tie", "missed") else ""),
-                    file=sys.stderr,
-                    flush=True,
-                )
-                if options.json is not None:
-                    told = {
-                        "families": counted(outcomes),
-                        "seconds": seconds_of(outcomes),
-                        "cases": [entry._asdict() for entry in outcomes],
-                    }
-                    options.json.write_text(json.dumps(told, indent=2) + "\n")
-    print_tables(outcomes)
+    cases = [case for path in options.of or () for case in json.loads(path.read_text())]
+    if not options.of:
+        with jax.default_matmul_precision("highest"):
+            for draft in [options.only] if options.only else names:
+                for one in run(draft, options.like):
+                    cases.append(one._asdict())
+                    if options.json is not None:
+                        options.json.write_text(json.dumps(cases, indent=2) + "\n")
+    print_tables(cases)
+    if options.of or not (options.only or options.like):
+        PAGE.write_text(render(cases), encoding="utf-8")
     return 0
 
 
