@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 import eagle3_jax.report
 from eagle3_jax.cli.reporting import require_report_directory, write_report
-from eagle3_jax.diagnose.findings import as_json
+from eagle3_jax.diagnose.findings import Finding, as_json
 from eagle3_jax.diagnose.serving import match
 from eagle3_jax.diagnose.slots import examine_slots
 from eagle3_jax.errors import InputError
@@ -94,6 +94,9 @@ def faulty(**changes) -> dict[str, Any]:
             "interval": [0.61, 0.88],
             "undecided": {"position base": ["1, as speculators counts"]},
         },
+        "weights": as_json(
+            (Finding("measured", "norm.weight is 1 everywhere", "the other 6 norms are not"),)
+        ),
         "correction": {
             "boundaries": [2],
             "configs": [
@@ -158,6 +161,7 @@ def unread() -> dict[str, Any]:
         correction=None,
         readings=[],
         compared=0,
+        weights=[],
         slots=as_json(examine_slots([text])),
         configured={"slots": [0], "boundaries": None, "source": "nobody"},
         engines=[],
@@ -225,6 +229,7 @@ def test_the_page_says_the_verdict_and_what_it_rests_on():
     assert page.headings == [
         "What to change",
         "How the draft could be wired",
+        "What the draft's tensors tell",
         "What the stored states are",
         "What the server captured",
         "How each engine would read it",
@@ -243,6 +248,7 @@ def test_the_page_says_the_verdict_and_what_it_rests_on():
         "Nothing changes in the config.json of vllm:",
         "speculators cannot say it: it has no word for it",
         "head: fed twice",
+        "measured norm.weight is 1 everywhere the other 6 norms are not",
         "Right capture: target boundaries 2 .",
         "the best supported one, and tensors: fc.weight dropped 2.52 60.0% 40.0% 9",
         "states: slot 0 = boundary 2 2.50 80.0% 70.0% 9",

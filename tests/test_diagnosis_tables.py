@@ -37,6 +37,7 @@ def printed(*, verdict=None, **changes):
     found = {
         "verdict": told | (verdict or {}),
         "correction": correction(),
+        "weights": [],
         "slots": {"findings": []},
         "serving": [],
         "readings": [row(MOVED, tokens=2.25), row(MOVED, DROPPED, tokens=2.24), row(tokens=1.5)],

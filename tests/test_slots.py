@@ -154,9 +154,17 @@ def test_position_0_and_the_massive_channel_stand_apart():
     assert slot.norms.low < slot.norms.median < slot.norms.high < slot.norms.largest
     assert "slot 1 has massive activations: channel 507" in said(result, "measured")
     assert "the slots ascend through the target" in said(result, "suggested")
+    turned = [d._replace(states=d.states[:, ::-1]) for d in shipped()]
+    assert any("do not ascend" in told for told in said(examine_slots(turned), "suggested"))
     names = [slot.name for slot in result.slots]
     assert names == ["slot 0", "slot 1", "slot 2", "slot 3", "the stored boundary 0"]
     json.dumps(as_json(result), allow_nan=False)
+
+
+def test_the_order_of_norms_that_are_about_as_large_suggests_nothing():
+    rng = np.random.default_rng(1)
+    noise = [d._replace(states=rng.normal(size=d.states.shape)) for d in shipped()]
+    assert not any("ascend" in told for told in said(examine_slots(noise), "suggested"))
 
 
 # Embedding tables.

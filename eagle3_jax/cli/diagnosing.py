@@ -24,6 +24,7 @@ from eagle3_jax.diagnose.readings import Option
 from eagle3_jax.diagnose.sampling import chance
 from eagle3_jax.diagnose.slots import Slots, examine_slots
 from eagle3_jax.diagnose.verdict import Verdict, judge, judge_guess
+from eagle3_jax.diagnose.weights import examine_vocabulary, examine_weights
 from eagle3_jax.errors import InputError
 from eagle3_jax.heads import TargetHead
 from eagle3_jax.layers import apply
@@ -99,6 +100,12 @@ def diagnose(inputs: Inputs, wanted: Wanted, *, quiet: bool) -> dict[str, Any]:
         "correction": correction_json(inputs, draft, verdict),
         "readings": [] if tried is None else readings_json(tried.found),
         "compared": 0 if tried is None else tried.found.compared,
+        "weights": as_json(
+            [
+                *examine_weights(inputs.draft.config, inputs.params),
+                *examine_vocabulary(inputs.draft.vocab.target_ids, documents),
+            ]
+        ),
         "slots": as_json(slots),
         "engines": engines,
         "serving": serving,

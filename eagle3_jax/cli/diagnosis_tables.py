@@ -22,6 +22,7 @@ def print_diagnosis(console: Console, found: dict[str, Any]) -> None:
         console.print(f"  as good: {told}", soft_wrap=True, markup=False)
     if found["correction"] is not None:
         _print_correction(console, found["correction"], tied=bool(verdict["ties"]))
+    _print_findings(console, "the draft's tensors", found["weights"])
     _print_findings(console, "stored states", found["slots"]["findings"])
     for dump in found["serving"]:
         _print_findings(console, f"served states, document {dump['document']}", dump["findings"])

@@ -8,11 +8,13 @@ import numpy as np
 
 from eagle3_jax.config import DraftConfig, RopeConfig
 from eagle3_jax.diagnose.cases import Case, Setting
+from eagle3_jax.diagnose.findings import Finding
 from eagle3_jax.diagnose.readings import Axis, Known, axes_of, configured, ropes_of
 from eagle3_jax.diagnose.sampling import chance, sample
 from eagle3_jax.diagnose.search import Data, Found, search
 from eagle3_jax.diagnose.slots import Slots, examine_slots
 from eagle3_jax.diagnose.verdict import Verdict, judge
+from eagle3_jax.diagnose.weights import examine_vocabulary, examine_weights
 from eagle3_jax.drafts import Draft
 from eagle3_jax.heads import TargetHead
 from eagle3_jax.structs import Document
@@ -41,11 +43,13 @@ class Diagnosis(NamedTuple):
 
     Attributes:
         verdict: what is wrong, if anything.
+        weights: what the draft's tensors tell by themselves.
         slots: what each stored state is.
         searched: the readings that were tried.
     """
 
     verdict: Verdict
+    weights: tuple[Finding, ...]
     slots: Slots
     searched: Searched
 
@@ -89,7 +93,9 @@ def diagnose_draft(
         )
         examined = examine_slots(documents, head=head, stated=stated)
         verdict = judge(searched.found, chance=chance(documents), suspicion=examined.suspicion)
-    return Diagnosis(verdict, examined, searched)
+    weights = examine_weights(draft.config, draft.params)
+    weights += examine_vocabulary(draft.vocab.target_ids, documents)
+    return Diagnosis(verdict, tuple(weights), examined, searched)
 
 
 def search_readings(

@@ -11,6 +11,7 @@ from eagle3_jax.diagnose.measures import Measured
 from eagle3_jax.diagnose.suspects import judge_repeats, judge_rows
 
 _APART = 4.0  # the runner-up's error against the nearest one's
+_GROWTH = 1.1  # of the norms, from the least to the largest
 _OF = {
     0: "",
     -1: " of the token before",
@@ -244,7 +245,8 @@ def judge_order(slots: list[Slot], beside: list[list[Likeness]]) -> list[Finding
                 )
             )
     norms = [slot.norms.median for slot in slots]
-    if len(norms) > 1 and not np.isnan(norms).any():
+    # Of states that are about as large the order of norms says nothing; nor does it of none (NaN).
+    if norms and np.max(norms) > _GROWTH * np.min(norms):
         rising = all(one < other for one, other in pairwise(norms))
         found.append(
             Finding(
