@@ -116,9 +116,11 @@ def rank_and_agree(
 
 
 def _rank(scores: Float[Array, "R W"], ids: Int[Array, " R"]) -> Int[Array, " R"]:
+    """How many ids are likelier; a row with a NaN, which is never larger, has all before it."""
     mine = jnp.take_along_axis(scores, jnp.maximum(ids, 0)[:, None], axis=-1)
     earlier: Bool[Array, "R W"] = jnp.arange(scores.shape[-1]) < ids[:, None]
-    ahead = (scores > mine) | ((scores == mine) & earlier)
+    broken = jnp.isnan(scores).any(axis=-1, keepdims=True)
+    ahead = (scores > mine) | ((scores == mine) & earlier) | broken
     return jnp.sum(ahead, axis=-1, dtype=jnp.int32)
 
 

@@ -1,4 +1,4 @@
-"""The draft vocabulary: which target ids the draft can say, in ascending order."""
+"""The draft vocabulary: which target ids the draft can say, in draft order."""
 
 from dataclasses import dataclass
 

@@ -162,7 +162,7 @@ def test_one_short_document_has_no_verdict(tmp_path, tiny):
     code, found = diagnose(tmp_path, "--draft", draft, "--shards", tmp_path / "one.safetensors")
     assert code == 1
     assert found["verdict"]["kind"] == "cannot tell"
-    assert "1 documents with answer tokens decide" in found["verdict"]["told"]
+    assert "documents with answer tokens that decide: 1," in found["verdict"]["told"]
 
 
 def extracted(path: Path, document: Document, slots: list[int]) -> Path:

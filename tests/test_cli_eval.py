@@ -38,6 +38,18 @@ def refused(capsys, draft, *arguments):
     return err.removeprefix("error: ").rstrip("\n")
 
 
+def test_a_draft_with_a_nan_has_no_figures(capsys, tmp_path):
+    draft = write_draft(tmp_path / "draft")
+    write_texts(tmp_path / "texts.safetensors", texts())
+    (path,) = draft.glob("*.safetensors")
+    tensors = load_file(path)
+    tensors["norm.weight"][1] = np.nan
+    save_file(tensors, path)
+    assert refused(capsys, draft, "--shards", str(tmp_path / "texts.safetensors")) == (
+        f"{draft}: norm.weight holds NaN or infinity in 1 of {WIDTH} values, expected in none"
+    )
+
+
 FIGURES = ("steps", "accepted_per_round", "tokens_per_round", "walked", "intervals", "documents")
 
 

@@ -98,12 +98,20 @@ def test_converters_is_convert(shelf, tmp_path):
     assert (tmp_path / "vllm-draft/config.json").exists()
 
 
+@pytest.mark.parametrize("flag", ["--debug", "--quiet"])
+def test_flags_of_every_command_may_stand_before_what_is_none(capsys, flag):
+    assert main([flag, "--version"]) == 0
+    assert capsys.readouterr().out.startswith("eagle3-jax ")
+    assert main([flag, "--completion", "bash"]) == 0
+    assert "--draft" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("word", "meant"), [("evl", "eval"), ("evaluate", "eval"), ("docter", "doctor"), ("xyz", None)]
 )
 def test_a_command_that_is_none(capsys, word, meant):
     near = f"; perhaps you meant {meant}" if meant else ""
-    told = f"{word}: no such command, expected one of {LISTED}{near}"
+    told = f"{word!r}: no such command, expected one of {LISTED}{near}"
     assert error_of(capsys, word, "--draft", "a") == told
     assert error_of(capsys, "--quiet", word) == told
 

@@ -68,6 +68,16 @@ def test_a_directory_that_others_write_is_not_used(home, capsys, mode, place):
     )
 
 
+def test_a_home_that_nobody_knows_is_told_and_nothing_kept(home, monkeypatch, capsys):
+    monkeypatch.setenv("EAGLE3_JAX_CACHE", "~nobody-of-this-name/cache")
+    keep_compiled()
+    assert kept() is None
+    assert told(capsys) == (
+        "note: compiled keeps no compiled programs: ~nobody-of-this-name/cache: found no such home "
+        "directory, expected EAGLE3_JAX_CACHE to name another one\n"
+    )
+
+
 def test_what_others_cannot_rename_is_safe_in_a_directory_that_they_write(home):
     home.mkdir()
     home.chmod(0o1777)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from eagle3_jax.diagnose.cases import Case, Scores, Setting, said_ids, score
+from eagle3_jax.diagnose.draft import diagnose_draft
 from eagle3_jax.diagnose.readings import (
     Known,
     Option,
@@ -23,6 +24,7 @@ from eagle3_jax.diagnose.sampling import sample
 from eagle3_jax.diagnose.search import Found, Tried, accepted_difference, search
 from eagle3_jax.diagnose.served import served_case
 from eagle3_jax.diagnose.verdict import Verdict, judge, judge_guess, told_reading
+from eagle3_jax.drafts import place_draft
 from eagle3_jax.structs import Document
 from tests.samples import TABLE, VOCAB, text_of, tiny_draft
 
@@ -198,7 +200,7 @@ def test_few_documents_have_no_confident_verdict():
     verdict = judge(search_from(case, slots, documents()[:2]), chance=CHANCE)
     assert verdict.kind == "cannot tell"
     assert verdict.interval is None
-    assert "2 documents with answer tokens decide, expected 4 or more" in verdict.told
+    assert "documents with answer tokens that decide: 2, expected 4 or more" in verdict.told
 
 
 def scores(*joint: int, total: int = 100) -> Scores:
@@ -252,6 +254,28 @@ def test_documents_are_kept_apart_where_enough_decide(count, apart):
     assert bool(data.fresh) == apart
     held = sum(int((batch.document >= 0).sum()) for batch in (*data.second, *data.fresh))
     assert held == count
+
+
+def test_a_draft_is_diagnosed_in_one_call():
+    placed = place_draft(DRAFT)
+    stated = (2, 4, 5, 6)
+    found = diagnose_draft(placed, list(documents()), slots=(1, 2, 3), steps=1, stated=stated)
+    (states,) = found.verdict.reading
+    assert states.slots == RIGHT
+    assert states.label.startswith("slot 0 = boundary 2, slot 1 = boundary 4, slot 2 = boundary 5")
+    assert found.weights == ()
+    assert [slot.name for slot in found.slots.slots][:2] == ["slot 0", "slot 1"]
+    assert found.searched.found.compared > 20
+
+
+def test_a_table_of_the_targets_is_tried_in_the_place_of_the_drafts_own():
+    own = tiny_draft(fc_norm=True, embeddings=True)
+    placed = place_draft(own)
+    known = Known(jnp.asarray(TABLE[::-1].copy()))
+    found = diagnose_draft(placed, list(documents())[:2], slots=RIGHT, steps=1, known=known)
+    labels = [option.label for axis in found.searched.axes for option in axis.options]
+    assert "the target's table" in labels
+    assert placed.table is not None
 
 
 def test_states_that_nobody_configured_are_no_configuration():

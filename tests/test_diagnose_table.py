@@ -40,7 +40,7 @@ def test_the_first_search_which_compiles_is_timed_apart():
 
 def test_what_fell_short_is_named_with_its_figures():
     page = render(CASES)
-    assert "3 planted, 1 healthy." in page
+    assert "3 planted, 1 healthy, over small-a." in page
     (line,) = [line for line in page.splitlines() if line.startswith("- small-a")]
     assert "pair: third: missed; the verdict is another reading: halves: swapped" in line
     assert "as configured 0.25, as trained 1.50, by the verdict 1.25" in line

@@ -131,7 +131,7 @@ def test_devices_and_their_memory(healthy, capsys, monkeypatch):
 
 def test_the_cache_and_what_it_holds(healthy, capsys, tmp_path, monkeypatch):
     told, printed = found(capsys)
-    assert told["cache"] == {"directory": str(tmp_path / "cache"), "parts": []}
+    assert told["cache"] == {"directory": str(tmp_path / "cache"), "parts": [], "wrong": None}
     assert f"{tmp_path / 'cache'}: nothing in it\n" in printed
     (tmp_path / "cache/compiled/deep").mkdir(parents=True)
     (tmp_path / "cache/compiled/a").write_bytes(bytes(1500))
@@ -145,8 +145,21 @@ def test_the_cache_and_what_it_holds(healthy, capsys, tmp_path, monkeypatch):
             {"name": "compiled", "files": 2, "bytes": 2500},
             {"name": "file", "files": 1, "bytes": 7},
         ],
+        "wrong": None,
     }
     assert "cache: compiled 2.5 kB, file 7 bytes\n" in printed
+
+
+def test_a_cache_in_a_home_that_nobody_knows_is_told(healthy, capsys, monkeypatch):
+    monkeypatch.setenv("EAGLE3_JAX_CACHE", "~nobody-of-this-name/cache")
+    told, printed = found(capsys)
+    assert told["healthy"] is True
+    wrong = (
+        "~nobody-of-this-name/cache: found no such home directory, expected EAGLE3_JAX_CACHE to "
+        "name another one"
+    )
+    assert told["cache"] == {"directory": None, "parts": [], "wrong": wrong}
+    assert wrong in printed
 
 
 def test_what_does_not_load_is_told(healthy, capsys, monkeypatch):
@@ -184,6 +197,12 @@ def test_a_broken_module(plant, code, told):
     assert probe(["sound", "broken_one", "never_reached"]) == Probed(
         [], f"import broken_one: {told}"
     )
+
+
+def test_a_file_in_the_working_directory_is_not_what_is_installed(tmp_path, monkeypatch):
+    (tmp_path / "flax.py").write_text("raise ImportError('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+    assert probe(["flax"]).broken is None
 
 
 def test_a_broken_jaxlib_in_a_real_process(plant, tmp_path):

@@ -38,6 +38,15 @@ def test_a_rank_counts_what_comes_before(chunks):
     assert np.mean(ties[..., 1:] == ties[..., :-1]) > 0.3
 
 
+def test_where_a_score_is_no_number_nothing_is_likeliest(chunks):
+    states, kernel = whole(ROWS, COLUMNS, WIDTH), whole(WIDTH, DRAFT)
+    due = jnp.asarray(RNG.integers(0, DRAFT, (ROWS, COLUMNS)))
+    healthy = rank(states, kernel, due)
+    found = rank(states.at[0, 1].set(jnp.nan), kernel, due)
+    assert found[0, 1] == DRAFT
+    assert found.at[0, 1].set(healthy[0, 1]).tolist() == healthy.tolist()
+
+
 def test_the_teacher_is_the_targets_whole_distribution(chunks):
     states, kernel = whole(ROWS, COLUMNS, WIDTH), whole(WIDTH, TARGET)
     teacher = jax.jit(teach)(states, kernel)

@@ -7,10 +7,12 @@ as their code in this process.
 import os
 import stat
 import sys
+from pathlib import Path
 
 import jax
 
 from eagle3_jax.cli.manners import cache_directory
+from eagle3_jax.errors import InputError
 
 
 def keep_compiled() -> None:
@@ -22,13 +24,14 @@ def keep_compiled() -> None:
     already = jax.config.values
     if not already["jax_enable_compilation_cache"] or already["jax_compilation_cache_dir"]:
         return
-    home = cache_directory()
-    directory = home / "compiled"
+    directory = Path("compiled")
     try:
+        home = cache_directory()
+        directory = home / directory
         for made in (home, directory):
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
         wrong = _wrong(directory.lstat()) or _wrong(home.stat(), sticky=True)
-    except (OSError, RuntimeError) as error:
+    except (InputError, OSError) as error:
         wrong = str(error)
     if wrong is not None:
         print(f"note: {directory} keeps no compiled programs: {wrong}", file=sys.stderr)

@@ -82,7 +82,7 @@ class Doctor(Options):
         ours = own_version()
         core = needed_by(None)
         probed = probe([one.name.replace("-", ".") for one in core if one.version is not None])
-        cache = cache_directory()
+        cache = _cache()
         found: dict[str, Any] = {
             "healthy": probed.broken is None and all(one.fits for one in core),
             "python": platform.python_version(),
@@ -93,12 +93,20 @@ class Doctor(Options):
             "packages": [one._asdict() for one in core],
             "broken": probed.broken,
             "devices": probed.devices,
-            "cache": {"directory": str(near(cache)), "parts": sizes(cache)},
+            "cache": cache,
             "extras": [_extra(name) for name in metadata(PROGRAM).get_all("Provides-Extra", [])],
         }
         _print(people_console(self), found)
         write_result(self.json, found)
         return FINE if found["healthy"] else SAYS_NO
+
+
+def _cache() -> dict[str, Any]:
+    try:
+        directory = cache_directory()
+    except InputError as error:
+        return {"directory": None, "parts": [], "wrong": str(error)}
+    return {"directory": str(near(directory)), "parts": sizes(directory), "wrong": None}
 
 
 def own_version() -> str:
@@ -161,7 +169,8 @@ def probe(modules: list[str]) -> Probed:
     import sys
 
     done = subprocess.run(
-        [sys.executable, "-m", "eagle3_jax.cli.probe", *modules],
+        # -P: what lies in the working directory is not what is installed.
+        [sys.executable, "-P", "-m", "eagle3_jax.cli.probe", *modules],
         capture_output=True,
         text=True,
         check=False,
@@ -222,7 +231,7 @@ def _print(console: Console, found: dict[str, Any]) -> None:
         lines[f"device {number}"] = f"{one['platform']}, {one['kind']}{room}"
     cache = found["cache"]
     held = [f"{one['name']} {decimal(one['bytes'])}" for one in cache["parts"]]
-    lines["cache"] = f"{cache['directory']}: {', '.join(held) or 'nothing in it'}"
+    lines["cache"] = cache["wrong"] or f"{cache['directory']}: {', '.join(held) or 'nothing in it'}"
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("extra", "enables", "installed"):
         table.add_column(heading)

@@ -121,7 +121,7 @@ def _require_command(arguments: list[str]) -> None:
         if not word.startswith("-") and word not in _EXAMPLES:
             near = difflib.get_close_matches(word, _EXAMPLES, n=1)
             raise InputError(
-                f"{word}: no such command, expected one of {', '.join(_EXAMPLES)}"
+                f"{word!r}: no such command, expected one of {', '.join(_EXAMPLES)}"
                 f"{f'; perhaps you meant {near[0]}' if near else ''}"
             )
 
@@ -163,8 +163,14 @@ def _named(arguments: list[str]) -> str | None:
 
 
 def _flags_last(arguments: list[str]) -> list[str]:
-    """Flags of every command may stand before its name: each command reads them behind it."""
+    """Flags of every command may stand before its name: each command reads them behind it.
+
+    What takes the place of a command has no use for them.
+    """
     count = 0
     while count < len(arguments) and arguments[count] in GLOBAL_FLAGS:
         count += 1
-    return arguments[count : count + 1] + arguments[:count] + arguments[count + 1 :]
+    rest = arguments[count:]
+    if rest[:1] in (["--version"], ["--completion"]):
+        return rest
+    return rest[:1] + arguments[:count] + rest[1:]

@@ -79,8 +79,18 @@ def near(path: Path) -> Path:
 
 
 def cache_directory() -> Path:
-    """Where slow things are kept: `$EAGLE3_JAX_CACHE`, or `~/.cache/eagle3-jax`."""
-    return Path(os.environ.get("EAGLE3_JAX_CACHE") or "~/.cache/eagle3-jax").expanduser()
+    """Where slow things are kept: `$EAGLE3_JAX_CACHE`, or `~/.cache/eagle3-jax`.
+
+    Raises:
+        InputError: when it is in the home of a user that the system does not know.
+    """
+    named = os.environ.get("EAGLE3_JAX_CACHE") or "~/.cache/eagle3-jax"
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:
+        raise InputError(
+            f"{named}: found no such home directory, expected EAGLE3_JAX_CACHE to name another one"
+        ) from None
 
 
 def people_console(options: Options) -> Console:

@@ -8,12 +8,15 @@ import time
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from converters.feeding import Capture
 from eagle3_jax.cli.documents import Tally, good_documents, require_good, tally_of
 from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.progress import progress
+from eagle3_jax.diagnose.rewiring import tensor_name
 from eagle3_jax.drafts import Draft, cast
 from eagle3_jax.errors import InputError
 from eagle3_jax.evaluate import evaluate_documents
@@ -76,11 +79,12 @@ def score(
         precision: what parameters, heads and states are cast to.
 
     Raises:
-        InputError: when `steps` is below 1, too many documents are not what they should be, or
-            the loss masks leave nothing to count.
+        InputError: when `steps` is below 1, the draft holds a NaN or infinity, too many documents
+            are not what they should be, or the loss masks leave nothing to count.
     """
     if steps < 1:
         raise InputError(f"--steps is {steps}, expected 1 or more")
+    _require_finite(inputs)
     tally = tally_of(inputs)
     known = sum(file.documents for file in inputs.shards.files)
     whole = known + tally.lost
@@ -125,6 +129,18 @@ def score(
         precision,
         seconds,
     )
+
+
+def _require_finite(inputs: Inputs) -> None:
+    """A draft of which a training that diverged is all that is left has no figures."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(inputs.params):
+        broken = int(jnp.sum(~jnp.isfinite(leaf)))
+        if broken:
+            name = tensor_name(tuple(str(part.key) for part in path))
+            raise InputError(
+                f"{inputs.draft_path}: {name} holds NaN or infinity in {broken:,} of {leaf.size:,} "
+                "values, expected in none"
+            )
 
 
 def as_json(inputs: Inputs, result: Score) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from eagle3_jax.config import DraftConfig, RopeConfig
@@ -80,7 +81,8 @@ def diagnose_draft(
     """
     with jax.default_matmul_precision("highest"):
         ids = draft.vocab.target_ids
-        case = configured(draft.config, draft.params, draft.kernel, ids, None, slots)
+        table = None if draft.table is None else jnp.asarray(draft.table)
+        case = configured(draft.config, draft.params, draft.kernel, ids, table, slots)
         searched = search_readings(
             draft.config,
             case,

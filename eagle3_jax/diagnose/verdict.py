@@ -87,8 +87,8 @@ def judge(
         return Verdict("the shard is suspect", told, undecided=undecided)
     if documents < FEWEST:
         told = (
-            f"{documents} documents with answer tokens decide, expected {FEWEST} or more for an "
-            "interval"
+            f"documents with answer tokens that decide: {documents}, expected {FEWEST} or more for "
+            "an interval"
         )
         if documents:
             told += f"; {told_reading(winner.reading)} looks best of the readings tried (suggested)"
