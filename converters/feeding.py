@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from converters.draft_forms import LoadedDraft
+from converters.listing import listed
 from converters.shards import ShardSet
 from eagle3_jax.errors import InputError
 
@@ -36,12 +37,12 @@ def choose_capture(
     """
     first, name = shards.files[0], _name(draft)
     stored, wanted = shards.info.boundaries, max(draft.config.num_aux, 1)
-    told = f"{first.states} states" if stored is None else f"boundaries {_listed(stored)}"
+    told = f"{first.states} states" if stored is None else f"boundaries {listed(stored)}"
     if slots is not None:
         outside = [slot for slot in slots if not 0 <= slot < first.states]
         if len(slots) != wanted or outside:
             raise InputError(
-                f"--slots is {_listed(slots)}, expected {wanted} of 0 to {first.states - 1}: the "
+                f"--slots is {listed(slots)}, expected {wanted} of 0 to {first.states - 1}: the "
                 f"draft reads {wanted} states, {first.path} stores {told}"
             )
         named = None if stored is None else tuple(stored[slot] for slot in slots)
@@ -57,8 +58,8 @@ def choose_capture(
     if not set(draft.boundaries) <= set(residual):
         normed = ", the last one after the final norm" if residual != stored else ""
         raise InputError(
-            f"{first.path}: stores boundaries {_listed(stored)}{normed}, expected "
-            f"{_listed(draft.boundaries)}, which feed the draft {name}"
+            f"{first.path}: stores boundaries {listed(stored)}{normed}, expected "
+            f"{listed(draft.boundaries)}, which feed the draft {name}"
         )
     found = tuple(residual.index(boundary) for boundary in draft.boundaries)
     return Capture(found, draft.boundaries, draft.capture_source)
@@ -83,7 +84,3 @@ def _capture_as_stored(draft: LoadedDraft, shards: ShardSet, wanted: int) -> Cap
 
 def _name(draft: LoadedDraft) -> str:
     return "in memory" if draft.path is None else str(draft.path)
-
-
-def _listed(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers))

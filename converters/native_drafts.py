@@ -3,8 +3,7 @@
 Orbax wrote the arrays; TensorStore, which Orbax reads them with, reads them here.
 """
 
-import json
-from dataclasses import is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,26 @@ import tensorstore
 from converters.captures import require_boundaries
 from converters.dialects.native import NATIVE
 from converters.draft_forms import OpenDraft, Reading, require_fitting
+from converters.features import LOSSES
+from converters.files import read_json
 from converters.trees import to_tensors
-from eagle3_jax import config as parts
+from eagle3_jax.config import DraftConfig
 from eagle3_jax.errors import InputError
-from eagle3_jax.native import CONFIG, FORMAT, STATE, decode
+from eagle3_jax.native import CONFIG, FORMAT, STATE, decode_fields
 from eagle3_jax.vocab import VocabMap
 
-_TYPES = {
-    name: kind
-    for name, kind in vars(parts).items()
-    if isinstance(kind, type) and is_dataclass(kind)
-}
+_INDEXES = ("_METADATA", "manifest.ocdbt")  # Orbax's own, and the key-value store's
+_PARAMS, _IDS, _EMBEDDINGS = "params", "target_ids", "embeddings"
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What stands beside the arrays, after the format's name."""
+
+    config: DraftConfig
+    boundaries: tuple[int, ...] | None
+    max_positions: int | None
+    target_name: str | None
 
 
 def open_native(directory: Path, reading: Reading) -> OpenDraft:
@@ -39,33 +47,29 @@ def open_native(directory: Path, reading: Reading) -> OpenDraft:
             what the draft says itself.
     """
     _require_silent(directory, reading)
-    path = directory / CONFIG
-    told = _read_told(path)
+    told = _read_told(directory / CONFIG)
+    state = _read_state(directory / STATE)
     try:
-        config = decode(told["config"], _TYPES)
-        boundaries = None if told["boundaries"] is None else tuple(told["boundaries"])
-        state = _read_arrays(directory / STATE)
-        vocab = VocabMap.from_ids(state["target_ids"], config.vocab_size)
-        tensors = to_tensors(state["params"])
-    except InputError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: found no draft ({error}), expected one of {FORMAT}") from None
-    if reading.boundaries is not None:
-        boundaries = reading.boundaries
+        vocab = VocabMap.from_ids(state[_IDS], told.config.vocab_size)
+    except ValueError as error:
+        raise InputError(f"{directory / STATE}: {error}") from None
+    boundaries = told.boundaries if reading.boundaries is None else reading.boundaries
     if boundaries is not None:
-        require_boundaries(boundaries, reading.target_layers)
+        try:
+            require_boundaries(boundaries, reading.target_layers)
+        except InputError as error:
+            raise InputError(f"{directory}: {error}") from None
     draft = OpenDraft(
-        config,
-        tensors,
+        told.config,
+        to_tensors(state[_PARAMS]),
         vocab,
-        state.get("embeddings"),
+        state.get(_EMBEDDINGS),
         boundaries,
         NATIVE,
         evidence=(f"holds {CONFIG}",),
         sources={"boundaries": "--boundaries" if reading.boundaries else CONFIG},
-        max_positions=told.get("max_positions"),
-        target_name=told.get("target_name"),
+        max_positions=told.max_positions,
+        target_name=told.target_name,
         path=directory,
     )
     require_fitting(draft, str(directory))
@@ -81,26 +85,59 @@ def _require_silent(directory: Path, reading: Reading) -> None:
         raise InputError(
             f"{directory}: a native draft says everything, expected no --set and no --vocab-mapping"
         )
+    for name in sorted(reading.allowed - LOSSES):
+        raise InputError(
+            f"{directory}: --allow {name} means nothing for a native draft, expected one of "
+            f"{', '.join(sorted(LOSSES))}"
+        )
 
 
-def _read_told(path: Path) -> dict[str, Any]:
-    """What stands beside the arrays."""
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file, expected a native draft") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: found text that is not JSON ({error})") from None
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
-        found = told.get("format") if isinstance(told, dict) else told
+def _read_told(path: Path) -> _Told:
+    if not path.exists():
+        raise InputError(f"{path}: no such file, expected a native draft")
+    given = read_json(path)
+    found = given.pop("format", None)
+    if found != FORMAT:
         raise InputError(f"{path}: format is {found!r}, expected {FORMAT!r}")
-    return told
+    try:
+        return decode_fields(given, _Told)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _read_state(directory: Path) -> dict[str, Any]:
+    """The arrays by what they are: a tree of parameters, ids and, where there is one, a table."""
+    for name in _INDEXES:
+        if not (directory / name).exists():
+            raise InputError(f"{directory}: found no {name}, expected an Orbax checkpoint")
+    try:
+        state = _read_arrays(directory)
+    except (ValueError, IndexError, NotImplementedError) as error:  # as TensorStore raises them
+        first = str(error).split(" [", maxsplit=1)[0]
+        raise InputError(
+            f"{directory}: found arrays that cannot be read ({first}), expected those that were "
+            "written"
+        ) from None
+    due = {_PARAMS, _IDS}
+    if not due <= state.keys() <= due | {_EMBEDDINGS}:
+        raise InputError(
+            f"{directory}: holds {', '.join(sorted(state)) or 'nothing'}, expected {_PARAMS}, "
+            f"{_IDS} and at most {_EMBEDDINGS}"
+        )
+    ids = state[_IDS]
+    if not (isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu"):
+        raise InputError(f"{directory}: {_IDS} is {_kind(ids)}, expected a row of integers")
+    if not isinstance(state[_PARAMS], dict):
+        raise InputError(f"{directory}: {_PARAMS} is {_kind(state[_PARAMS])}, expected a tree")
+    return state
+
+
+def _kind(node: Any) -> str:
+    return "a tree" if isinstance(node, dict) else f"{node.dtype} {list(node.shape)}"
 
 
 def _read_arrays(directory: Path) -> dict[str, Any]:
     """The tree of arrays, each of its own type."""
-    if not (directory / "_METADATA").exists():
-        raise InputError(f"{directory}: found no Orbax checkpoint, expected one beside {CONFIG}")
     store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{directory.absolute()}/"}}
     tree: dict[str, Any] = {}
     for key in tensorstore.KvStore.open(store).result().list().result():

@@ -6,12 +6,12 @@ renamed or guessed is told in a note.
 
 import json
 import struct
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from converters.files import SINGLE, open_tensors, read_json, require_directory
+from converters.listing import listed
 from converters.pickles import read_pickle
 from converters.tensors import DTYPES, Stored
 from eagle3_jax.errors import InputError
@@ -124,7 +124,7 @@ def _choose(directory: Path, notes: list[str]) -> tuple[Path | None, list[Path]]
         used = {*files, index.name}
         left = [name for name in names if name not in used]
         if left:
-            notes.append(f"{directory}: {_list(left)} not read: {why}")
+            notes.append(f"{directory}: {listed(left, _LISTED)} not read: {why}")
         return (index if index.name in names else None), [directory / name for name in files]
     raise InputError(
         f"{directory}: found {', '.join(names) or 'no weights'}, expected {SINGLE}, or "
@@ -133,25 +133,25 @@ def _choose(directory: Path, notes: list[str]) -> tuple[Path | None, list[Path]]
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    listed = read_json(index).get("weight_map")
-    if not isinstance(listed, dict) or not listed:
+    indexed = read_json(index).get("weight_map")
+    if not isinstance(indexed, dict) or not indexed:
         raise InputError(f"{index}: found no object 'weight_map', expected tensor -> file")
-    for name, file in listed.items():
+    for name, file in indexed.items():
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".."):
             raise InputError(
                 f"{index}: tensor {name} is in {file!r}, expected the name of a file beside it"
             )
-    return listed
+    return indexed
 
 
 def _require_listed(index: Path, tensors: dict[str, Stored], notes: list[str]) -> None:
-    listed = _weight_map(index)
-    for name, file in sorted(listed.items()):
+    indexed = _weight_map(index)
+    for name, file in sorted(indexed.items()):
         if name not in tensors or tensors[name].file.name != file:
             raise InputError(f"{index}: lists tensor {name} in {file}, which does not hold it")
-    unlisted = sorted(tensors.keys() - listed.keys())
+    unlisted = sorted(tensors.keys() - indexed.keys())
     if unlisted:
-        notes.append(f"{index}: does not list {_list(unlisted)}, read nevertheless")
+        notes.append(f"{index}: does not list {listed(unlisted, _LISTED)}, read nevertheless")
 
 
 def _open_file(path: Path) -> Checkpoint:
@@ -183,7 +183,7 @@ def _state_dict(path: Path, value: Any, notes: list[str]) -> dict[str, Stored]:
         if not isinstance(value, dict) or not _holds_tensors(value):
             found = f"a {type(value).__name__}"
             if isinstance(value, dict):
-                found += f" with {_list(sorted(map(str, value))) or 'nothing'}"
+                found += f" with {listed(sorted(map(str, value)), _LISTED) or 'nothing'}"
             raise InputError(f"{path}: found {found}, expected a state dict of tensors")
         wrappers = [key for key in _WRAPPERS if _holds_tensors(value.get(key))]
         if len(wrappers) > 1:
@@ -197,7 +197,7 @@ def _state_dict(path: Path, value: Any, notes: list[str]) -> dict[str, Stored]:
             notes.append(f"{path}: the weights are in {wrappers[0]}")
         left = sorted(str(key) for key in value.keys() - set(kept))
         if left:
-            notes.append(f"{path}: {_list(left)} not read, beside the weights")
+            notes.append(f"{path}: {listed(left, _LISTED)} not read, beside the weights")
         if not wrappers:
             return {key: replace(value[key], name=key) for key in kept}
         value = value[wrappers[0]]
@@ -222,9 +222,3 @@ def _without_prefixes(checkpoint: Checkpoint, where: Path) -> Checkpoint:
             return checkpoint._replace(tensors=tensors, notes=tuple(notes))
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
         notes.append(f"{where}: all names begin with {prefix}, which is left out")
-
-
-def _list(names: Iterable[str]) -> str:
-    every = list(names)
-    rest = len(every) - _LISTED
-    return ", ".join(every[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from eagle3_jax.checkpoints import Checkpoint, write_checkpoint
     from eagle3_jax.config import AttentionConfig, DraftConfig, RopeConfig, TargetConfig
     from eagle3_jax.diagnose.draft import Diagnosis, diagnose_draft
+    from eagle3_jax.diagnose.readings import Known
     from eagle3_jax.drafts import Draft, cast, place_draft
     from eagle3_jax.errors import InputError
     from eagle3_jax.evaluate import evaluate_documents
+    from eagle3_jax.heads import TargetHead
     from eagle3_jax.metrics import Counts, figures, intervals
     from eagle3_jax.model import Drafter, head_kernel
     from eagle3_jax.rollout import Own, unroll
@@ -38,10 +40,12 @@ __all__ = [
     "Drafter",
     "Features",
     "InputError",
+    "Known",
     "Own",
     "RopeConfig",
     "Target",
     "TargetConfig",
+    "TargetHead",
     "VocabMap",
     "cast",
     "diagnose_draft",
@@ -60,9 +64,11 @@ _HOME = {
     "checkpoints": ("Checkpoint", "write_checkpoint"),
     "config": ("AttentionConfig", "DraftConfig", "RopeConfig", "TargetConfig"),
     "diagnose.draft": ("Diagnosis", "diagnose_draft"),
+    "diagnose.readings": ("Known",),
     "drafts": ("Draft", "cast", "place_draft"),
     "errors": ("InputError",),
     "evaluate": ("evaluate_documents",),
+    "heads": ("TargetHead",),
     "metrics": ("Counts", "figures", "intervals"),
     "model": ("Drafter", "head_kernel"),
     "rollout": ("Own", "unroll"),
@@ -77,3 +83,7 @@ def __getattr__(name: str) -> object:
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -12,7 +12,53 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from eagle3_jax.structs import Document, Features
+from eagle3_jax.config import DraftConfig
+from eagle3_jax.structs import Document, Features, find_fault
+
+_NO_EMBEDDINGS = "stores no embeddings (boundary 0), expected a token table"
+
+
+def require_document(
+    config: DraftConfig,
+    document: Document,
+    number: int,
+    *,
+    slots: tuple[int, ...] = (),
+    table: np.ndarray | None = None,
+) -> None:
+    """Refuse a document that a draft cannot read, or would read without a sign that it is broken.
+
+    Args:
+        config: of the draft.
+        document: of any shard, or made in memory.
+        number: its place among the documents, for the message.
+        slots: stored states that are to be read.
+        table: `[V,D]` token embeddings; by default the document's own, which are then due.
+
+    Raises:
+        ValueError: when `find_fault` finds something, states or embeddings are of another width
+            than the draft's, or a slot is not stored.
+    """
+    fault = find_fault(document, config.vocab_size) or _find_misfit(config, document, table)
+    if fault is not None:
+        raise ValueError(f"document {number} {fault}")
+    _require_slots(slots, document, number)
+
+
+def _find_misfit(config: DraftConfig, document: Document, table: np.ndarray | None) -> str | None:
+    width = document.states.shape[2]
+    if width != config.target_hidden_size:
+        return (
+            f"holds states of width {width}, expected {config.target_hidden_size}, which the draft "
+            "reads"
+        )
+    if table is None:
+        if document.embeddings is None:
+            return _NO_EMBEDDINGS
+        found, due = list(document.embeddings.shape), [len(document.ids), config.hidden_size]
+        if found != due:
+            return f"holds embeddings of shape {found}, expected {due}, as wide as the draft"
+    return None
 
 
 def batches(
@@ -30,7 +76,8 @@ def batches(
         documents: in any order; they are held back until a batch of their length is full.
         slots: which stored states feed the draft, in which order.
         table: `[V,D]` token embeddings; by default each document's own (boundary 0).
-        last: the slot of the target's last state, where that is wanted, too.
+        last: the slot of the target's last state, where that is wanted, too; -1 is the last one
+            that is stored.
         columns: rows times length of a batch, about; at least one row.
         bucket: lengths are rounded up to a multiple of it.
 
@@ -38,7 +85,8 @@ def batches(
         Features; rows that no document fills are padding.
 
     Raises:
-        ValueError: when a document has no embeddings and no table is given.
+        ValueError: when a document has no embeddings and no table is given, or a slot is not
+            stored.
     """
     waiting: dict[int, list[tuple[int, Document]]] = defaultdict(list)
 
@@ -75,11 +123,17 @@ def stack(
         table: `[V,D]`.
         length: T; by default the longest document's.
         rows: B; by default one for each document.
-        last: a slot.
+        last: a slot, or -1.
 
     Raises:
-        ValueError: when a document has no embeddings and no table is given.
+        ValueError: when there is no document, one has no embeddings and no table is given, or a
+            slot is not stored.
     """
+    if not documents:
+        raise ValueError("found no document, expected at least one")
+    read = slots if last is None or last == -1 else (*slots, last)
+    for place, document in enumerate(documents):
+        _require_slots(read, document, place)
     first = documents[0]
     length = max(len(document.ids) for document in documents) if length is None else length
     rows = len(documents) if rows is None else rows
@@ -137,6 +191,14 @@ def _last(
     return jnp.asarray(found)
 
 
+def _require_slots(slots: tuple[int, ...], document: Document, number: int) -> None:
+    """Refuse slots that are not stored; a negative one would count from the end."""
+    stored = document.states.shape[1]
+    for slot in slots:
+        if not 0 <= slot < stored:
+            raise ValueError(f"document {number} stores no slot {slot}, expected 0 to {stored - 1}")
+
+
 def _rows(columns: int, length: int) -> int:
     return max(columns // length, 1)
 
@@ -145,5 +207,5 @@ def _embeddings(document: Document, table: np.ndarray | None) -> np.ndarray:
     if table is not None:
         return table[document.ids]
     if document.embeddings is None:
-        raise ValueError("a document stores no embeddings (boundary 0), expected a token table")
+        raise ValueError(f"a document {_NO_EMBEDDINGS}")
     return document.embeddings

@@ -37,13 +37,14 @@ class Checkpoint(NamedTuple):
     target_name: str | None = None
 
 
-def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
+def write_checkpoint(directory: Path | str, checkpoint: Checkpoint) -> None:
     """Write into an existing directory.
 
     Args:
         directory: empty; a caller that wants it whole or not at all renames it afterwards.
         checkpoint: what to keep.
     """
+    directory = Path(directory)
     state = {"params": checkpoint.params, "target_ids": checkpoint.vocab.target_ids}
     if checkpoint.embeddings is not None:
         state["embeddings"] = checkpoint.embeddings

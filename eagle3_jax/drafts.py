@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from eagle3_jax.config import DraftConfig
-from eagle3_jax.model import head_kernel
+from eagle3_jax.model import head_kernel, require_shape
 from eagle3_jax.vocab import VocabMap
 
 Tree = TypeVar("Tree")
@@ -74,9 +74,15 @@ def place_draft(
         target_head: the target's, for a draft that has none of its own.
 
     Raises:
-        ValueError: when the head is the embeddings' or the target's and those are not given.
+        ValueError: when `dtype` is none of real numbers, the head is the embeddings' or the
+            target's and those are not given, or a table or a head is of another shape.
     """
+    if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+        raise ValueError(f"dtype is {jnp.dtype(dtype)}, expected one of real numbers like bfloat16")
     table = table if draft.embeddings is None else draft.embeddings
+    if table is not None:
+        due = (draft.config.vocab_size, draft.config.hidden_size)
+        require_shape("the table of token embeddings", table, "[V,D]", due)
     embeddings = jnp.asarray(table) if draft.config.head == "tied" and table is not None else None
     params = cast(draft.params, dtype)
     kernel = cast(head_kernel(draft.config, params, embeddings, target_head), dtype)

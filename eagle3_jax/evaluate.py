@@ -5,7 +5,7 @@ counts do not depend on how many devices there are; they meet on the host.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.batches import batches as make_batches
+from eagle3_jax.batches import require_document
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.drafts import Draft
 from eagle3_jax.heads import TargetHead, rank, rank_and_agree, teach
@@ -50,10 +51,16 @@ def evaluate_documents(
         Counts of each document, `[n,K]`, in the order given.
 
     Raises:
-        ValueError: when there is no document, or its states or embeddings do not fit the draft.
+        ValueError: when there is no document, `steps` is below 1, `slots` are not as many as the
+            draft reads, or `require_document` refuses a document.
     """
+    wanted = max(draft.config.num_aux, 1)
+    if len(slots) != wanted:
+        raise ValueError(
+            f"slots are {list(slots)}, expected {wanted} of them, which the draft reads"
+        )
     fed = make_batches(
-        documents,
+        _required(draft, documents, slots),
         slots=slots,
         table=draft.table,
         last=None if head is None else -1,
@@ -72,6 +79,14 @@ def evaluate_documents(
             head=head,
             on_batch=on_batch,
         )
+
+
+def _required(
+    draft: Draft, documents: Iterable[Document], slots: tuple[int, ...]
+) -> Iterator[Document]:
+    for number, document in enumerate(documents):
+        require_document(draft.config, document, number, slots=slots, table=draft.table)
+        yield document
 
 
 def batch_columns() -> int:
@@ -110,8 +125,10 @@ def evaluate(
         Counts of each document, `[n,K]`, in the order of their numbers.
 
     Raises:
-        ValueError: when there is no batch, or its states do not fit the draft.
+        ValueError: when there is no batch, `steps` is below 1, or the states do not fit the draft.
     """
+    if steps < 1:
+        raise ValueError(f"steps is {steps}, expected 1 or more")
     mesh = Mesh(np.array(jax.local_devices()), (_ROWS,))
     spoken = None if head is None else head.kernel[:, jnp.asarray(vocab.target_ids)]
     shared = jax.device_put(

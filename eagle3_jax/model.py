@@ -15,6 +15,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
@@ -208,14 +209,40 @@ def head_kernel(
     """The rows that make logits, as `[D, W]`, from where the config says they are.
 
     Raises:
-        ValueError: when they are the embeddings' or the target's and those are not given.
+        ValueError: when they are the embeddings' or the target's and those are not given, or are
+            of another shape.
     """
+    due = (config.hidden_size, config.draft_vocab_size)
     if config.head == "own":
-        return params["lm_head"]["kernel"]
+        kernel = params["lm_head"]["kernel"]
+        require_shape("the draft's head", kernel, "[D,W]", due)
+        return kernel
     if config.head == "tied":
         if embedding_table is None:
             raise ValueError("the draft's head is its embedding table, which is not given")
+        require_shape("the draft's embedding table", embedding_table, "[V,D]", due[::-1])
         return embedding_table.T
     if target_head is None:
         raise ValueError("the draft has no head, expected the target's head")
+    require_shape("the target's head", target_head, "[D,V]", due)
     return target_head
+
+
+def require_shape(
+    name: str, array: Array | np.ndarray, letters: str, expected: tuple[int, ...]
+) -> None:
+    """Refuse an array of another shape than a draft's config says.
+
+    Args:
+        name: of the array, for the message.
+        array: on the host or the device.
+        letters: its axes.
+        expected: their lengths.
+
+    Raises:
+        ValueError: when it is of another shape.
+    """
+    if array.shape != expected:
+        raise ValueError(
+            f"{name} has shape {list(array.shape)}, expected {letters} = {list(expected)}"
+        )

@@ -128,3 +128,38 @@ class Features(NamedTuple):
     valid: Bool[Array, "B T"]
     document: Int[Array, " B"]
     last: Float[Array, "B T Dt"] | None = None
+
+
+def find_fault(document: Document, vocab_size: int | None = None) -> str | None:
+    """The first thing that makes a document no text with finite states, or `None`.
+
+    Args:
+        document: of any shard, or made in memory.
+        vocab_size: V of the target, where it is known.
+
+    Returns:
+        What was found and what was expected, to be put after the document's name: lengths that
+        differ, no token, ids that are no integers or outside the vocabulary, states without three
+        axes, values that are not finite with their slot and count.
+    """
+    lengths = [len(array) for array in document if array is not None]
+    if len(set(lengths)) > 1:
+        return f"has arrays of {lengths} rows, expected one length"
+    ids, states = document.ids, document.states
+    if not len(ids):
+        return "holds no token, expected some"
+    if ids.dtype.kind not in "iu":
+        return f"holds token ids of type {ids.dtype}, expected integers"
+    if vocab_size is not None and (ids.min() < 0 or ids.max() >= vocab_size):
+        return f"holds token ids {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}"
+    if states.ndim != 3:
+        return f"holds states of shape {list(states.shape)}, expected [tokens, slots, width]"
+    held = [("embeddings", document.embeddings)] if document.embeddings is not None else []
+    if not np.isfinite(states).all():  # slot by slot only where one is broken: that takes longer
+        held = [(f"slot {slot}", states[:, slot]) for slot in range(states.shape[1])] + held
+    broken = [
+        f"{count} in {name}" for name, array in held if (count := int((~np.isfinite(array)).sum()))
+    ]
+    if broken:
+        return f"holds NaN or infinity, {', '.join(broken)}, expected finite values"
+    return None

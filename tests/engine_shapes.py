@@ -121,8 +121,8 @@ TRAPS = [
         {
             "sglang vllm": {"refused": None, "missing": (), "dropped": {}},
             "tensorrt-llm tpu-inference sglang-jax llama.cpp": {
-                "refused": "architectures name Eagle3DeepseekV2ForCausalLM, which leads to no "
-                "draft of its"
+                "refused": "architectures name Eagle3DeepseekV2ForCausalLM, under which "
+                "it has no draft"
             },
             "safeailab": {
                 "refused": "its class is one of grouped queries, the tensors are latent attention"

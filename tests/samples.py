@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -38,6 +39,21 @@ def tiny_draft(
     )
     params = jax.tree.map(np.asarray, random_params(config))
     return LoadedDraft(config, params, vocab, TABLE if embeddings else None, boundaries, ())
+
+
+def halved(draft: LoadedDraft) -> LoadedDraft:
+    """The same draft with weights of 16 bits."""
+    half = jax.tree.map(lambda leaf: leaf.astype(ml_dtypes.bfloat16), draft.params)
+    return draft._replace(params=half)
+
+
+def require_same(one, other):
+    """Two trees of the same structure, types, shapes and bytes."""
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 def write_draft(directory: Path, draft: LoadedDraft | None = None) -> Path:

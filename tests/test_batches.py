@@ -143,5 +143,34 @@ def test_without_embeddings_a_table_is_asked_for():
         list(batches([document(3, embeddings=False)], slots=(0,), columns=4, bucket=4))
 
 
+@pytest.mark.parametrize(
+    ("slot", "told"),
+    [
+        (-1, "document 0 stores no slot -1, expected 0 to 4"),
+        (4, "document 1 stores no slot 4, expected 0 to 3"),
+        (9, "document 0 stores no slot 9, expected 0 to 4"),
+    ],
+)
+def test_a_slot_that_is_not_stored_is_refused(slot, told):
+    with pytest.raises(ValueError, match=told):
+        stack([document(3, stored=5), document(2)], slots=(0, slot))
+
+
+@pytest.mark.parametrize("last", [4, -2])
+def test_a_last_state_that_is_not_stored_is_refused(last):
+    with pytest.raises(ValueError, match=f"document 0 stores no slot {last}, expected 0 to 3"):
+        stack([document(3)], slots=(0,), last=last)
+
+
+def test_a_last_state_of_minus_one_is_the_last_that_is_stored():
+    text = document(3)
+    np.testing.assert_array_equal(stack([text], slots=(0,), last=-1).last[0], text.states[:, 3])
+
+
+def test_a_stack_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="found no document, expected at least one"):
+        stack([], slots=(0,))
+
+
 def test_no_documents_make_no_batches():
     assert list(batches([], slots=(0,))) == []

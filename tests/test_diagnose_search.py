@@ -268,6 +268,29 @@ def test_a_draft_is_diagnosed_in_one_call():
     assert found.searched.found.compared > 20
 
 
+@pytest.mark.parametrize(
+    ("texts", "changes", "told"),
+    [
+        (0, {}, "found 0 documents and 3 steps, expected 1 or more"),
+        (2, {"steps": 0}, "found 2 documents and 0 steps, expected 1 or more"),
+        (2, {"slots": (0, 1)}, r"slots are \(0, 1\), expected 3 of them"),
+        (2, {"slots": (0, 1, 9)}, "9"),
+        (2, {"slots": (0, 1, -1)}, "-1"),
+    ],
+)
+def test_what_cannot_be_diagnosed_is_refused(texts, changes, told):
+    with pytest.raises(ValueError, match=told):
+        diagnose_draft(place_draft(DRAFT), iter(documents()[:texts]), **{"slots": RIGHT} | changes)
+
+
+def test_a_document_that_is_not_whole_is_refused_by_its_number():
+    whole, other = documents()[:2]
+    broken = other._replace(states=other.states.copy())
+    broken.states[3, 1, 2] = np.nan
+    with pytest.raises(ValueError, match="document 1"):
+        diagnose_draft(place_draft(DRAFT), [whole, broken], slots=RIGHT)
+
+
 def test_a_table_of_the_targets_is_tried_in_the_place_of_the_drafts_own():
     own = tiny_draft(fc_norm=True, embeddings=True)
     placed = place_draft(own)

@@ -1,36 +1,31 @@
 """The library face: what a notebook does in a line each, on drafts and shards of every form."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 import eagle3_jax as e3
 from converters import (
     choose_capture,
     load_draft,
-    open_draft,
     open_shards,
     read_documents,
     read_info,
 )
-from converters.drafts import LoadedDraft, Reading
 from eagle3_jax.batches import batches, stack
-from eagle3_jax.config import Llama3Scaling, RopeConfig
 from eagle3_jax.evaluate import evaluate
 from eagle3_jax.heads import TargetHead
-from tests.conftest import latent_heads
 from tests.samples import (
     BOUNDARIES,
     TABLE,
     VOCAB,
     WIDTH,
+    halved,
+    require_same,
     texts,
     tiny_draft,
     write_draft,
@@ -38,22 +33,6 @@ from tests.samples import (
 )
 
 SLOTS = (0, 1, 2)
-SCALED = RopeConfig(scaling=Llama3Scaling(8.0, 1.0, 4.0, 64))
-FORMS = {
-    "plain": {},
-    "own embeddings": {"embeddings": True},
-    "no boundaries": {"boundaries": None},
-    "scaled rope": {"rope": SCALED},
-    "latent attention": {"attention": latent_heads()},
-    "two layers": {"num_layers": 2, "norm_before_residual": True},
-}
-
-
-def write_native(directory: Path, draft: LoadedDraft) -> Path:
-    directory.mkdir()
-    parts = (draft.config, draft.params, draft.vocab, draft.embeddings, draft.boundaries)
-    e3.write_checkpoint(directory, e3.Checkpoint(*parts, 64, "some/target"))
-    return directory
 
 
 def write_shards(directory: Path) -> None:
@@ -62,131 +41,8 @@ def write_shards(directory: Path) -> None:
     write_texts(directory / "b.safetensors", texts()[3:])
 
 
-def halved(draft: LoadedDraft) -> LoadedDraft:
-    """The same draft with weights of 16 bits."""
-    half = jax.tree.map(lambda leaf: leaf.astype(ml_dtypes.bfloat16), draft.params)
-    return draft._replace(params=half)
-
-
 def halved_states(text: e3.Document) -> e3.Document:
     return text._replace(states=text.states.astype(ml_dtypes.bfloat16))
-
-
-def require_same(one, other):
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        assert a.dtype == b.dtype
-        assert a.shape == b.shape
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
-
-
-class TestNativeDrafts:
-    @pytest.mark.parametrize("name", FORMS)
-    def test_is_read_as_it_was_written(self, name, tmp_path):
-        draft = halved(tiny_draft(**FORMS[name]))
-        found = load_draft(str(write_native(tmp_path / "own", draft)))
-        assert found.config == draft.config
-        require_same(found.params, draft.params)
-        np.testing.assert_array_equal(found.vocab.target_ids, draft.vocab.target_ids)
-        assert found.boundaries == draft.boundaries
-        assert found.capture_source == "draft.json"
-        assert found.path == tmp_path / "own"
-        if draft.embeddings is None:
-            assert found.embeddings is None
-        else:
-            require_same(found.embeddings, draft.embeddings)
-
-    def test_what_is_not_computed_with_is_kept(self, tmp_path):
-        opened = open_draft(write_native(tmp_path / "own", tiny_draft()))
-        assert (opened.max_positions, opened.target_name) == (64, "some/target")
-        assert opened.dialect.name == "native"
-
-    def test_orbax_itself_reads_the_same(self, tmp_path):
-        draft = halved(tiny_draft(embeddings=True))
-        place = write_native(tmp_path / "own", draft)
-        with ocp.PyTreeCheckpointer() as checkpointer:
-            tree = checkpointer.metadata(place / "state").item_metadata.tree
-            asked = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-            theirs = checkpointer.restore(place / "state", restore_args=asked)
-        found = load_draft(place)
-        require_same(found.params, theirs["params"])
-        require_same(found.embeddings, theirs["embeddings"])
-
-    def test_no_jax_is_loaded(self, tmp_path):
-        place = write_native(tmp_path / "own", tiny_draft())
-        code = (
-            "import sys; from converters import load_draft; load_draft(sys.argv[1]); "
-            "assert not {'jax', 'orbax'} & set(sys.modules)"
-        )
-        root = Path(__file__).parents[1]
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(place)],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-
-    def test_a_reading_may_say_another_capture(self, tmp_path):
-        place = write_native(tmp_path / "own", tiny_draft())
-        found = load_draft(place, Reading(boundaries=(1, 2, 3)))
-        assert (found.boundaries, found.capture_source) == ((1, 2, 3), "--boundaries")
-        with pytest.raises(e3.InputError, match="1, 2, 3"):
-            load_draft(place, Reading(boundaries=(1, 2, 3), target_layers=2))
-
-    @pytest.mark.parametrize(
-        ("reading", "told"),
-        [
-            (
-                Reading(dialect="vllm"),
-                "own: holds draft.json, so it is a native draft, expected no --from",
-            ),
-            (
-                Reading(settings={"norm_output": True}),
-                "own: a native draft says everything, expected no --set",
-            ),
-        ],
-    )
-    def test_a_reading_has_little_else_to_say(self, reading, told, tmp_path):
-        place = write_native(tmp_path / "own", tiny_draft())
-        with pytest.raises(e3.InputError, match=told):
-            load_draft(place, reading)
-
-    @pytest.mark.parametrize(
-        ("text", "told"),
-        [
-            (None, r"draft\.json: no such file, expected a native draft"),
-            ("{", r"draft\.json: found text that is not JSON"),
-            ("[]", r"draft\.json: format is \[\], expected 'eagle3-jax draft 1'"),
-            ('{"format": "eagle3-jax draft 2"}', r"format is 'eagle3-jax draft 2', expected"),
-            ('{"format": "eagle3-jax draft 1"}', r"found no draft \('config'\), expected one of"),
-            (
-                '{"format": "eagle3-jax draft 1", "config": {"type": "Other"}}',
-                r"found no draft \('Other'\)",
-            ),
-        ],
-    )
-    def test_what_is_no_native_draft_is_told(self, text, told, tmp_path):
-        place = write_native(tmp_path / "own", tiny_draft())
-        (place / "draft.json").unlink()
-        if text is not None:
-            (place / "draft.json").write_text(text)
-        with pytest.raises(e3.InputError, match=told):
-            load_draft(place, Reading(dialect="native"))
-
-    def test_arrays_that_are_missing_are_told(self, tmp_path):
-        place = write_native(tmp_path / "own", tiny_draft())
-        (place / "state").rename(tmp_path / "elsewhere")
-        with pytest.raises(e3.InputError, match="state: found no Orbax checkpoint, expected one"):
-            load_draft(place)
-
-    def test_an_array_of_another_shape_is_told(self, tmp_path):
-        draft = tiny_draft()
-        params = {**draft.params, "norm": {"scale": np.ones(5, np.float32)}}
-        place = write_native(tmp_path / "own", draft._replace(params=params))
-        with pytest.raises(e3.InputError, match=r"own: .*norm\.weight.*5.*expected"):
-            load_draft(place)
 
 
 class TestPlacedDrafts:
@@ -224,6 +80,26 @@ class TestPlacedDrafts:
         np.testing.assert_array_equal(e3.place_draft(bare, target_head=head).kernel, head)
         with pytest.raises(ValueError, match="has no head, expected the target's head"):
             e3.place_draft(bare)
+
+    def test_a_table_of_another_shape_is_refused(self):
+        told = r"table of token embeddings has shape \[3, 3\], expected \[V,D\] = \[32, 8\]"
+        with pytest.raises(ValueError, match=told):
+            e3.place_draft(tiny_draft(), table=np.zeros((3, 3), np.float32))
+        with pytest.raises(ValueError, match=told):
+            e3.place_draft(tiny_draft()._replace(embeddings=np.zeros((3, 3), np.float32)))
+
+    @pytest.mark.parametrize("shape", [(VOCAB, WIDTH), (WIDTH, 2 * VOCAB)])
+    def test_a_head_of_the_target_of_another_shape_is_refused(self, shape):
+        bare = tiny_draft(head="target", draft_vocab_size=VOCAB)
+        told = rf"target's head has shape \[{shape[0]}, {shape[1]}\], expected \[D,V\] = \[8, 32\]"
+        with pytest.raises(ValueError, match=told):
+            e3.place_draft(bare, target_head=jnp.zeros(shape))
+
+    @pytest.mark.parametrize("dtype", [jnp.int32, "bool"])
+    def test_a_type_without_fractions_is_refused(self, dtype):
+        told = f"dtype is {jnp.dtype(dtype)}, expected one of real numbers like bfloat16"
+        with pytest.raises(ValueError, match=told):
+            e3.place_draft(tiny_draft(), dtype)
 
     def test_a_cast_leaves_ids_and_masks_alone(self):
         features = e3.stack([halved_states(texts()[0])], slots=SLOTS)

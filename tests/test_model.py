@@ -410,6 +410,15 @@ def test_a_head_that_is_not_given_is_asked_for():
         head_kernel(target, {}, embedding_table=jnp.zeros((32, 8)))
 
 
+def test_a_head_of_another_shape_is_refused():
+    own = tiny_config()
+    with pytest.raises(ValueError, match=r"draft's head has shape \[12, 8\], expected \[D,W\] = "):
+        head_kernel(own, {"lm_head": {"kernel": jnp.zeros((12, 8))}})
+    tied = tiny_config(head="tied", draft_vocab_size=32)
+    with pytest.raises(ValueError, match=r"table has shape \[8, 32\], expected \[V,D\] = \["):
+        head_kernel(tied, {}, embedding_table=jnp.zeros((8, 32)))
+
+
 def test_an_empty_memory_has_room_per_layer_row_and_key_head():
     config = tiny_config(num_layers=2, attention=attention(num_kv_heads=1))
     memory = empty_memory(config, 3, 7, jnp.dtype(jnp.bfloat16))

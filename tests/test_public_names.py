@@ -25,6 +25,11 @@ def test_every_lazy_name_is_public_and_the_other_way_round(package):
 
 
 @each
+def test_every_public_name_is_listed(package):
+    assert dir(package) == sorted(package.__all__)
+
+
+@each
 def test_unknown_name_is_an_attribute_error(package):
     told = f"module '{package.__name__}' has no attribute 'drafter'"
     with pytest.raises(AttributeError, match=told):

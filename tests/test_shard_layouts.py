@@ -652,6 +652,12 @@ def test_what_is_wrong_with_a_document():
     )
     empty = Document(*(None if array is None else array[:0] for array in text))
     assert check_document(empty) == "holds no token, expected some"
+    assert check_document(text._replace(ids=text.ids + 0.5)) == (
+        "holds token ids of type float64, expected integers"
+    )
+    assert check_document(text._replace(states=text.states[:, 0])) == (
+        "holds states of shape [7, 8], expected [tokens, slots, width]"
+    )
     top = int(text.ids.max())
     assert check_document(text, top + 1) is None
     assert check_document(text, top) == (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from converters.engines.base import Engine, Kind
+from converters.listing import listed
 from converters.names import FIRST, canonical_name
 from converters.shapes import expected_shapes
 from eagle3_jax.config import DraftConfig
@@ -16,6 +17,7 @@ _LATER = re.compile(r"^layers\.(\d+)\.(.+)$")
 _BARE = ("lm_head.", "d2t", "t2d")
 _OLD_NORMS = ("low", "mid", "high")
 _MAPS = ("d2t", "t2d")
+_LISTED = 3  # names in one message
 
 
 class Names(NamedTuple):
@@ -99,9 +101,9 @@ def fill(
     missing = tuple(sorted(wanted - names.read.keys()))
     refused = []
     if unplaced and engine.unknown == "refused":
-        refused.append(f"it has no parameter for {_listed(unplaced)}")
+        refused.append(f"it has no parameter for {listed(unplaced, _LISTED)}")
     if missing and engine.absent == "refused":
-        refused.append(f"it finds no tensor for {_listed(missing)}")
+        refused.append(f"it finds no tensor for {listed(missing, _LISTED)}")
     return Loaded(dropped, missing, tuple(refused))
 
 
@@ -139,9 +141,3 @@ def _is_idle_norm(name: str, later_norm: str) -> bool:
     later = _LATER.match(name)
     norms = {"hidden_norm.weight", "input_layernorm.weight"} - {f"{later_norm}.weight"}
     return later is not None and later[1] != "0" and later[2] in norms
-
-
-def _listed(names: Iterable[str]) -> str:
-    every = list(names)
-    rest = len(every) - 3
-    return ", ".join(every[:3]) + (f" and {rest} more" if rest > 0 else "")

@@ -12,6 +12,7 @@ from converters.engines.capturing import Capture, wanted_ids
 from converters.engines.computing import Computed
 from converters.engines.loading import Loaded
 from converters.features import FEATURES, grouped, scaling_name
+from converters.listing import listed
 from converters.names import EMBEDDING
 from eagle3_jax.capture import to_ids
 
@@ -112,10 +113,10 @@ def _lacking(draft: OpenDraft, engine: Engine) -> list[str]:
 def _tell_tensors(draft: OpenDraft, computed: Computed, loaded: Loaded) -> list[str]:
     told = []
     if loaded.missing:
-        told.append(f"tensors at their initial values: {_listed(loaded.missing)}")
+        told.append(f"tensors at their initial values: {listed(loaded.missing, _LISTED)}")
     used = {name: why for name, why in loaded.dropped.items() if name in draft.tensors}
     if used:
-        names = _listed(sorted(used))
+        names = listed(sorted(used), _LISTED)
         told.append(
             f"tensors never used: {names} ({next(iter(dict(sorted(used.items())).values()))})"
         )
@@ -124,11 +125,6 @@ def _tell_tensors(draft: OpenDraft, computed: Computed, loaded: Loaded) -> list[
     if draft.embeddings is None and computed.embeddings == "own" and EMBEDDING in loaded.missing:
         told.append("token embeddings: the draft's own, which the file does not hold")
     return told
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _word(value: object) -> str:

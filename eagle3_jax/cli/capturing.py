@@ -13,11 +13,11 @@ from rich.console import Console
 
 from converters.chats import Text
 from converters.files import read_json
+from converters.listing import listed
 from converters.series import digest_of, finished, made_of, shard_path
 from converters.shards import ShardInfo, write_shard
 from converters.targets import load_target
 from converters.trees import to_tensors
-from eagle3_jax.cli.inputs import listed
 from eagle3_jax.cli.lines import print_lines
 from eagle3_jax.cli.progress import progress
 from eagle3_jax.errors import InputError
@@ -188,7 +188,7 @@ def print_capture(console: Console, result: dict[str, Any]) -> None:
         "documents": f"{result['documents']:,}",
         "captured": f"{captured['documents']:,} documents, {captured['tokens']:,} tokens, of which "
         f"answer tokens {captured['answer_tokens']:,}{speed}",
-        "states": f"boundaries {listed(tuple(boundaries))}, then {last}, the last before the final "
+        "states": f"boundaries {listed(boundaries)}, then {last}, the last before the final "
         f"norm; {result['dtype']}, computed in {result['compute']} by {result['engine']}",
     }
     longest = result["max_length"]

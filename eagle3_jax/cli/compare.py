@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import Positional, arg
 
+from converters.listing import listed
 from eagle3_jax.cli.manners import (
     FINE,
     SAYS_NO,
@@ -107,8 +108,7 @@ def _places(result: Comparison) -> str:
     told = []
     for row in sorted(set(result.rows.tolist())):
         positions = result.positions[result.rows == row].tolist()
-        more = f" and {len(positions) - _LISTED} more" if len(positions) > _LISTED else ""
-        told.append(f"{', '.join(map(str, positions[:_LISTED]))}{more} of text {row}")
+        told.append(f"{listed(positions, _LISTED)} of text {row}")
         if len(told) == _LISTED:
             break
     return "; ".join(told)

@@ -54,8 +54,9 @@ class Demo(Options):
 
         from converters.feeding import Capture, choose_capture
         from converters.files import read_json
+        from converters.listing import listed
         from eagle3_jax.cli.compiled import keep_compiled
-        from eagle3_jax.cli.inputs import listed, load
+        from eagle3_jax.cli.inputs import load
         from eagle3_jax.cli.scoring import as_json, score
         from eagle3_jax.cli.tables import described, print_comparison, read
         from eagle3_jax.report import draw_readings, save_picture

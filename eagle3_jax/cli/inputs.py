@@ -100,11 +100,6 @@ def load(
     )
 
 
-def listed(numbers: tuple[int, ...]) -> str:
-    """Numbers as a message says them."""
-    return ", ".join(map(str, numbers))
-
-
 def _with_last_state(shards: ShardSet, asked: LastState | None) -> ShardSet:
     """The shards, with what the user says of their last state."""
     said = shards.info.last_state

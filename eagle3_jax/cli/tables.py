@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from converters.feeding import Capture
-from eagle3_jax.cli.inputs import Inputs, listed
+from converters.listing import listed
+from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.lines import print_lines
 from eagle3_jax.cli.manners import near
 from eagle3_jax.cli.scoring import Score

@@ -1,12 +1,13 @@
 """A whole diagnosis of a draft on documents: what is stored, the search, the verdict."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eagle3_jax.batches import require_document
 from eagle3_jax.config import DraftConfig, RopeConfig
 from eagle3_jax.diagnose.cases import Case, Setting
 from eagle3_jax.diagnose.findings import Finding
@@ -57,7 +58,7 @@ class Diagnosis(NamedTuple):
 
 def diagnose_draft(
     draft: Draft,
-    documents: Sequence[Document],
+    documents: Iterable[Document],
     *,
     slots: tuple[int, ...],
     steps: int = 3,
@@ -77,8 +78,17 @@ def diagnose_draft(
         known: the target's table, head and rotation, to try them in the draft.
 
     Raises:
-        InputError: when there is no token, or documents differ in slots or widths.
+        InputError: when documents differ in slots or widths.
+        ValueError: when there is no document, one is not what the draft reads, or slots or steps
+            are not what they can be.
     """
+    texts = list(documents)
+    if not texts or steps < 1:
+        raise ValueError(f"found {len(texts)} documents and {steps} steps, expected 1 or more")
+    for number, text in enumerate(texts):
+        require_document(draft.config, text, number, slots=slots, table=draft.table)
+    if len(slots) != max(draft.config.num_aux, 1):
+        raise ValueError(f"slots are {slots}, expected {max(draft.config.num_aux, 1)} of them")
     with jax.default_matmul_precision("highest"):
         ids = draft.vocab.target_ids
         table = None if draft.table is None else jnp.asarray(draft.table)
@@ -86,17 +96,17 @@ def diagnose_draft(
         searched = search_readings(
             draft.config,
             case,
-            documents,
+            texts,
             slots=slots,
-            places=name_places(draft.config, documents[0].states.shape[1], stated),
+            places=name_places(draft.config, texts[0].states.shape[1], stated),
             table=draft.table,
             steps=steps,
             known=known,
         )
-        examined = examine_slots(documents, head=head, stated=stated)
-        verdict = judge(searched.found, chance=chance(documents), suspicion=examined.suspicion)
+        examined = examine_slots(texts, head=head, stated=stated)
+        verdict = judge(searched.found, chance=chance(texts), suspicion=examined.suspicion)
     weights = examine_weights(draft.config, draft.params)
-    weights += examine_vocabulary(draft.vocab.target_ids, documents)
+    weights += examine_vocabulary(draft.vocab.target_ids, texts)
     return Diagnosis(verdict, tuple(weights), examined, searched)
 
 
