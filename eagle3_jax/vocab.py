@@ -1,6 +1,6 @@
 """The draft vocabulary: which target ids the draft can say, in draft order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,10 +45,11 @@ class VocabMap:
         Raises:
             ValueError: when an id is repeated or out of range.
         """
-        ids = np.asarray(target_ids, np.int32)
+        ids = np.asarray(target_ids)
         in_draft = np.zeros(vocab_size, np.bool_)
         in_draft[ids[(ids >= 0) & (ids < vocab_size)]] = True
-        return cls(ids, in_draft)
+        found = cls(ids, in_draft)  # in their own type: in a narrower one they could wrap
+        return replace(found, target_ids=ids.astype(np.int32))
 
     @classmethod
     def identity(cls, vocab_size: int) -> "VocabMap":

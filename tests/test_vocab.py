@@ -77,3 +77,8 @@ def test_marks_that_are_not_the_ids_are_refused(marked):
     message = f"in_draft marks {len(marked)} ids that are not the 2 target_ids"
     with pytest.raises(ValueError, match=message):
         VocabMap(np.array([1, 2], np.int32), in_draft)
+
+
+def test_ids_that_a_narrower_type_would_wrap_are_out_of_range():
+    with pytest.raises(ValueError, match=r"holds ids 3 to 4294967297, expected 0 to 7"):
+        VocabMap.from_ids(np.array([3, 2**32 + 1]), 8)
