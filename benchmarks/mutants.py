@@ -55,10 +55,10 @@ TESTS = {
     "wiring": ("rewiring",),
     "vocab": ("vocab",),
     "capture": ("capture",),
-    "batches": ("batches",),
+    "batches": ("batches", "documents"),
     "generate": ("generate",),
     "propose": ("rollout",),
-    "evaluate": ("evaluate",),
+    "evaluate": ("evaluate", "documents"),
     "train": ("train",),
     "target": ("target",),
 }
