@@ -18,6 +18,28 @@ from eagle3_jax.structs import Document, Features, find_fault
 _NO_EMBEDDINGS = "stores no embeddings (boundary 0), expected a token table"
 
 
+def require_documents(
+    config: DraftConfig,
+    documents: Iterable[Document],
+    *,
+    slots: tuple[int, ...],
+    table: np.ndarray | None,
+) -> Iterator[Document]:
+    """The same documents, each looked at when it is asked for: see `require_document`.
+
+    Raises:
+        ValueError: when `slots` are not as many as the draft reads, or a document is refused.
+    """
+    wanted = max(config.num_aux, 1)
+    if len(slots) != wanted:
+        raise ValueError(
+            f"slots are {list(slots)}, expected {wanted} of them, which the draft reads"
+        )
+    for number, document in enumerate(documents):
+        require_document(config, document, number, slots=slots, table=table)
+        yield document
+
+
 def require_document(
     config: DraftConfig,
     document: Document,

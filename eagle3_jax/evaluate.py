@@ -5,7 +5,7 @@ counts do not depend on how many devices there are; they meet on the host.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from eagle3_jax.batches import batches as make_batches
-from eagle3_jax.batches import require_document
+from eagle3_jax.batches import require_documents
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.drafts import Draft
 from eagle3_jax.heads import TargetHead, rank, rank_and_agree, teach
@@ -51,16 +51,11 @@ def evaluate_documents(
         Counts of each document, `[n,K]`, in the order given.
 
     Raises:
-        ValueError: when there is no document, `steps` is below 1, `slots` are not as many as the
-            draft reads, or `require_document` refuses a document.
+        ValueError: when there is no document, `steps` is below 1, or `require_documents` refuses
+            the slots or a document.
     """
-    wanted = max(draft.config.num_aux, 1)
-    if len(slots) != wanted:
-        raise ValueError(
-            f"slots are {list(slots)}, expected {wanted} of them, which the draft reads"
-        )
     fed = make_batches(
-        _required(draft, documents, slots),
+        require_documents(draft.config, documents, slots=slots, table=draft.table),
         slots=slots,
         table=draft.table,
         last=None if head is None else -1,
@@ -79,14 +74,6 @@ def evaluate_documents(
             head=head,
             on_batch=on_batch,
         )
-
-
-def _required(
-    draft: Draft, documents: Iterable[Document], slots: tuple[int, ...]
-) -> Iterator[Document]:
-    for number, document in enumerate(documents):
-        require_document(draft.config, document, number, slots=slots, table=draft.table)
-        yield document
 
 
 def batch_columns() -> int:

@@ -19,6 +19,7 @@ from eagle3_jax.cli.main import main
 from eagle3_jax.cli.manners import complain, obey
 from eagle3_jax.ops import project
 from eagle3_jax.rollout import unroll
+from tests.commands import error_of, json_of
 from tests.samples import (
     BOUNDARIES,
     TABLE,
@@ -57,22 +58,6 @@ def shelf(tmp_path_factory):
 @pytest.fixture
 def here(shelf, monkeypatch):
     monkeypatch.chdir(shelf)
-
-
-def error_of(capsys, *arguments):
-    """The one line that a command with bad input says."""
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert err.endswith("\n")
-    return err.removeprefix("error: ").rstrip("\n")
-
-
-def json_of(capsys, *arguments, code=0):
-    assert main([*arguments, "--json", "-"]) == code
-    return json.loads(capsys.readouterr().out)
 
 
 def counted(draft, documents, slots, due_of=lambda document: document.ids):

@@ -25,9 +25,9 @@ from tests.capture_samples import (
     write_tokenizer,
     write_whole_target,
 )
+from tests.commands import error_of, json_of
 from tests.conftest import TOLERANCE, close
 from tests.samples import BOUNDARIES, VOCAB, tiny_draft, write_draft
-from tests.test_cli import error_of, json_of
 from tests.test_target import run
 
 CONFIG, PARAMS = whole_target()

@@ -11,6 +11,7 @@ from converters.shards import opening
 from eagle3_jax.cli import progress
 from eagle3_jax.cli.main import main
 from eagle3_jax.structs import Document
+from tests.commands import error_of
 from tests.samples import TABLE, WIDTH, texts, tiny_draft, write_draft, write_texts
 from tests.shard_samples import WRITERS, write_nemo
 
@@ -31,11 +32,7 @@ def evaluated(capsys, draft, *arguments):
 
 
 def refused(capsys, draft, *arguments):
-    assert main(["eval", "--draft", str(draft), "--steps", "2", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err.removeprefix("error: ").rstrip("\n")
+    return error_of(capsys, "eval", "--draft", str(draft), "--steps", "2", *arguments)
 
 
 def test_a_draft_with_a_nan_has_no_figures(capsys, tmp_path):

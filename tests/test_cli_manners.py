@@ -12,6 +12,7 @@ import pytest
 
 from eagle3_jax.cli.demo import SHIPPED
 from eagle3_jax.cli.main import main
+from tests.commands import error_of
 from tests.samples import texts, tiny_draft, write_draft, write_texts
 
 COMMANDS = (
@@ -38,15 +39,6 @@ def shelf(tmp_path_factory):
     drafts = [str(root / name) for name in ("my-draft", "specforge-draft")]
     assert main(["convert", *drafts, "--to", "specforge", "--quiet"]) == 0
     return root
-
-
-def error_of(capsys, *arguments):
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    return err.removeprefix("error: ").rstrip("\n")
 
 
 def examples(capsys, command):

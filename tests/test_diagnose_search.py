@@ -273,7 +273,7 @@ def test_a_draft_is_diagnosed_in_one_call():
     [
         (0, {}, "found 0 documents and 3 steps, expected 1 or more"),
         (2, {"steps": 0}, "found 2 documents and 0 steps, expected 1 or more"),
-        (2, {"slots": (0, 1)}, r"slots are \(0, 1\), expected 3 of them"),
+        (2, {"slots": (0, 1)}, r"slots are \[0, 1\], expected 3 of them"),
         (2, {"slots": (0, 1, 9)}, "9"),
         (2, {"slots": (0, 1, -1)}, "-1"),
     ],

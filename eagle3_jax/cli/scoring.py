@@ -8,15 +8,13 @@ import time
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from converters.feeding import Capture
 from eagle3_jax.cli.documents import Tally, good_documents, require_good, tally_of
 from eagle3_jax.cli.inputs import Inputs
 from eagle3_jax.cli.progress import progress
-from eagle3_jax.diagnose.rewiring import tensor_name
+from eagle3_jax.diagnose.weights import require_finite
 from eagle3_jax.drafts import Draft, cast
 from eagle3_jax.errors import InputError
 from eagle3_jax.evaluate import evaluate_documents
@@ -84,7 +82,10 @@ def score(
     """
     if steps < 1:
         raise InputError(f"--steps is {steps}, expected 1 or more")
-    _require_finite(inputs)
+    try:
+        require_finite(inputs.params)
+    except ValueError as error:
+        raise InputError(f"{inputs.draft_path}: {error}") from None
     tally = tally_of(inputs)
     known = sum(file.documents for file in inputs.shards.files)
     whole = known + tally.lost
@@ -129,18 +130,6 @@ def score(
         precision,
         seconds,
     )
-
-
-def _require_finite(inputs: Inputs) -> None:
-    """A draft of which a training that diverged is all that is left has no figures."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(inputs.params):
-        broken = int(jnp.sum(~jnp.isfinite(leaf)))
-        if broken:
-            name = tensor_name(tuple(str(part.key) for part in path))
-            raise InputError(
-                f"{inputs.draft_path}: {name} holds NaN or infinity in {broken:,} of {leaf.size:,} "
-                "values, expected in none"
-            )
 
 
 def as_json(inputs: Inputs, result: Score) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle3_jax.batches import require_document
+from eagle3_jax.batches import require_documents
 from eagle3_jax.config import DraftConfig, RopeConfig
 from eagle3_jax.diagnose.cases import Case, Setting
 from eagle3_jax.diagnose.findings import Finding
@@ -82,13 +82,9 @@ def diagnose_draft(
         ValueError: when there is no document, one is not what the draft reads, or slots or steps
             are not what they can be.
     """
-    texts = list(documents)
+    texts = list(require_documents(draft.config, documents, slots=slots, table=draft.table))
     if not texts or steps < 1:
         raise ValueError(f"found {len(texts)} documents and {steps} steps, expected 1 or more")
-    for number, text in enumerate(texts):
-        require_document(draft.config, text, number, slots=slots, table=draft.table)
-    if len(slots) != max(draft.config.num_aux, 1):
-        raise ValueError(f"slots are {slots}, expected {max(draft.config.num_aux, 1)} of them")
     with jax.default_matmul_precision("highest"):
         ids = draft.vocab.target_ids
         table = None if draft.table is None else jnp.asarray(draft.table)

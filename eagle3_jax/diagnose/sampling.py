@@ -46,10 +46,16 @@ def sample(documents: Iterable[Document], *, table: np.ndarray | None) -> Data:
 
 def chance(documents: Iterable[Document]) -> float:
     """Share of the columns that count at which the one likeliest token is due at step 0."""
+    due = count_due(documents)
+    return max(due.values()) / due.total() if due else 0.0
+
+
+def count_due(documents: Iterable[Document]) -> Counter[int]:
+    """How often each token is due at step 0, over the columns that count."""
     due: Counter[int] = Counter()
     for document in documents:
         due.update(document.ids[2:][document.answer[2:]].tolist())
-    return max(due.values()) / due.total() if due else 0.0
+    return due
 
 
 def _batch(documents: list[Document], length: int, rows: int, table: np.ndarray | None) -> Features:

@@ -5,8 +5,7 @@ norm's weight at one, a kernel or a bias at zero. Rounding can do the same to a 
 one a bfloat16 moves by 1/128 or not at all.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ import numpy as np
 from eagle3_jax.config import DraftConfig
 from eagle3_jax.diagnose.findings import Finding
 from eagle3_jax.diagnose.rewiring import tensor_name
+from eagle3_jax.diagnose.sampling import count_due
 from eagle3_jax.structs import Document
 
 _HARDLY = 0.05  # of the largest block's norm: what random numbers of one size never come to
@@ -30,10 +30,8 @@ def examine_weights(config: DraftConfig, params: dict[str, Any]) -> list[Finding
     """
     found: list[Finding] = []
     ones, norms = [], 0
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        keys = tuple(str(part.key) for part in path)
-        name, values = tensor_name(keys), np.asarray(leaf, np.float32)
-        broken = int((~np.isfinite(values)).sum())
+    for keys, values in _tensors(params):
+        name, broken = tensor_name(keys), _count_broken(values)
         if broken:
             told = f"{broken:,} of {values.size:,} values are NaN or infinite"
             found.append(Finding("proved", f"{name} is broken", told))
@@ -49,6 +47,21 @@ def examine_weights(config: DraftConfig, params: dict[str, Any]) -> list[Finding
     return found
 
 
+def require_finite(params: dict[str, Any]) -> None:
+    """Refuse a draft of which a training that diverged is all that is left.
+
+    Raises:
+        ValueError: for the first tensor that holds a NaN or an infinity.
+    """
+    for keys, values in _tensors(params):
+        broken = _count_broken(values)
+        if broken:
+            raise ValueError(
+                f"{tensor_name(keys)} holds NaN or infinity in {broken:,} of {values.size:,} "
+                "values, expected in none"
+            )
+
+
 def examine_vocabulary(target_ids: np.ndarray, documents: Iterable[Document]) -> list[Finding]:
     """See whether a draft vocabulary is one for these texts.
 
@@ -56,9 +69,7 @@ def examine_vocabulary(target_ids: np.ndarray, documents: Iterable[Document]) ->
         target_ids: `[W]`, the id that the draft means by each row of its head.
         documents: texts.
     """
-    due: Counter[int] = Counter()
-    for text in documents:
-        due.update(text.ids[2:][text.answer[2:]].tolist())
+    due = count_due(documents)
     if not due:
         return []
     held = sum(due[number] for number in set(target_ids.tolist())) / due.total()
@@ -73,6 +84,15 @@ def examine_vocabulary(target_ids: np.ndarray, documents: Iterable[Document]) ->
             f"many others could be {best:.1%}: d2t is lost or misread, or the draft is for others",
         )
     ]
+
+
+def _tensors(params: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        yield tuple(str(part.key) for part in path), np.asarray(leaf, np.float32)
+
+
+def _count_broken(values: np.ndarray) -> int:
+    return int((~np.isfinite(values)).sum())
 
 
 def _judge_ones(ones: list[str], norms: int) -> list[Finding]:
